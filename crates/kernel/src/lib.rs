@@ -1,0 +1,2 @@
+//! The mapped kernel IR.
+pub mod kernel;

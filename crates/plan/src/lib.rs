@@ -1,0 +1,2 @@
+//! Targets, candidate spaces, legality rules and cost policies.
+pub mod mapping;

@@ -1,0 +1,146 @@
+//! Mappings: how a program runs on a machine. A mapping is plain data; whether it is legal is
+//! decided in `crate::legality`, what it costs in `crate::policy`, and what code it becomes in
+//! the `kernel` crate. Two equal mappings of one program on one target give the same kernel.
+
+use serde::{Deserialize, Serialize};
+
+/// A row mapping (reference 5.1). S = `subgroups`, L = `lanes`, W = S·L workers per program.
+///
+/// Element `e` of a row belongs to worker `w` with `e = (chunk·W + w)·V + v`, `0 ≤ v < V`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct RowMapping {
+    /// Lanes of one subgroup: 32 on GPUs, the SIMD width in elements on CPUs.
+    pub lanes: u32,
+    /// Subgroups that share one program (row).
+    pub subgroups: u32,
+    /// Consecutive elements per worker and access (V).
+    pub vector: u32,
+    /// Chunks per trip of a column loop (U).
+    pub unroll: u32,
+    /// Independent partial accumulators per reduction and worker element, at most U. 1 keeps the
+    /// order of a single chain; more need a reduction that permits an unordered tree.
+    pub accumulators: u32,
+    /// Programs per group (P).
+    pub pack: u32,
+    /// Copy inputs that several phases read into stripes.
+    pub cache: bool,
+    /// Fold a reduction of a striped tile into the loop that computes the tile.
+    pub fuse: bool,
+}
+
+impl RowMapping {
+    /// Workers per program, W.
+    pub fn workers(&self) -> u64 {
+        u64::from(self.subgroups) * u64::from(self.lanes)
+    }
+
+    /// Threads of one group, W·P.
+    pub fn threads(&self) -> u64 {
+        self.workers() * u64::from(self.pack)
+    }
+}
+
+/// How the groups of a matrix mapping compute their products.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MatrixBasis {
+    /// 8×8 fragments per simdgroup, operands through shared memory unless forwarded.
+    Simdgroup,
+    /// One MPP tensor operation per subgroup and K block.
+    Mpp,
+}
+
+/// A matrix mapping with subgroups and fragments (reference 2).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct MatrixMapping {
+    /// Atoms.
+    pub basis: MatrixBasis,
+    /// BM, BN, BK.
+    pub block: [u64; 3],
+    /// Threads per group, a multiple of 32.
+    pub threads: u32,
+    /// gm, gn: the grid of subgroups over the block.
+    pub subgroups: [u64; 2],
+    /// rm, rn: 8×8 atoms per subgroup.
+    pub atoms: [u64; 2],
+    /// A is read in place.
+    pub forward_a: bool,
+    /// B is read in place.
+    pub forward_b: bool,
+    /// Fragments stay in registers across K iterations.
+    pub persistent: bool,
+    /// Fragments are stored straight to the output.
+    pub direct: bool,
+    /// A single K iteration overwrites instead of accumulating.
+    pub overwrite: bool,
+    /// Pipeline window.
+    pub stages: u32,
+}
+
+/// Instruction set of the CPU backend.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CpuIsa {
+    /// Plain Rust, any architecture.
+    Portable,
+    /// 8 lanes of f32, 16 vector registers.
+    Avx2,
+    /// 16 lanes of f32, 32 vector registers, mask registers.
+    Avx512,
+}
+
+impl CpuIsa {
+    /// Bytes of a vector register.
+    pub fn vector_bytes(self) -> u64 {
+        match self {
+            CpuIsa::Portable => 16,
+            CpuIsa::Avx2 => 32,
+            CpuIsa::Avx512 => 64,
+        }
+    }
+
+    /// Number of vector registers.
+    pub fn registers(self) -> u32 {
+        match self {
+            CpuIsa::Portable | CpuIsa::Avx2 => 16,
+            CpuIsa::Avx512 => 32,
+        }
+    }
+}
+
+/// A matrix mapping with outer-product register tiles on a CPU.
+///
+/// The grid is ⌈M/`group[0]`⌉ × ⌈N/`group[1]`⌉ groups (tasks). A group walks K in steps of
+/// `depth`; for each step it copies what `pack_a` and `pack_b` say into its scratch and runs
+/// register tiles of `tile[0]` rows × `tile[1]` vectors over its part of the output.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct CpuMatrixMapping {
+    /// Accumulator lanes per vector.
+    pub lanes: u32,
+    /// Rows and columns of the output that one group computes.
+    pub group: [u64; 2],
+    /// mr rows, nv vectors of a register tile.
+    pub tile: [u32; 2],
+    /// K elements per step (kc).
+    pub depth: u64,
+    /// Columns per packed panel set (nc): B is packed `depth`×`columns` at a time.
+    pub columns: u64,
+    /// Copy A to padded rows first (16-bit inputs are widened while copying).
+    pub pack_a: bool,
+    /// Copy B to panels of nv vectors first (required where B is stored transposed or is 16-bit).
+    pub pack_b: bool,
+    /// Largest number of threads that share the launch.
+    pub threads: u32,
+}
+
+/// A mapping of either family.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(tag = "family", rename_all = "kebab-case")]
+pub enum Mapping {
+    /// Rows.
+    Rows(RowMapping),
+    /// Subgroup fragments.
+    Matrix(MatrixMapping),
+    /// CPU register tiles.
+    CpuMatrix(CpuMatrixMapping),
+}
