@@ -3,6 +3,7 @@
 pub mod builder;
 pub mod entity;
 pub mod facts;
+pub mod interp;
 pub mod program;
 pub mod types;
 
