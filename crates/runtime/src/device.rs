@@ -1,0 +1,93 @@
+//! Devices and compiled kernels.
+
+use crate::args::ArgValue;
+use crate::buffer::Buffer;
+use crate::error::RuntimeError;
+use serde::Serialize;
+use tilewright_ir::DType;
+use tilewright_kernel::kernel::Kernel;
+
+/// What a device can do, for people and for JSON.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Capabilities {
+    /// Short name: `cpu`, `cuda:0`, `metal`.
+    pub name: String,
+    /// Marketing name of the machine.
+    pub model: String,
+    /// Instruction set that kernels are compiled for: `avx512`, `avx2`, `portable`, `sm_90a`, …
+    pub isa: String,
+    /// Largest number of threads that one launch uses.
+    pub threads: usize,
+    /// Memory of the device in bytes, if known.
+    pub memory_bytes: Option<u64>,
+    /// Remarks, such as that the portable path is slow. One sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Measured ceilings of a device for one thread count.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Roofline {
+    /// Floating-point operations per second of an FMA loop in registers.
+    pub flops_per_second: f64,
+    /// Bytes per second (read plus written) of a copy that doesn't fit any cache.
+    pub bytes_per_second: f64,
+}
+
+/// What compiled code uses.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct ResourceReport {
+    /// Machine code in bytes.
+    pub code_bytes: u64,
+    /// Group-shared memory (on a CPU: per-thread scratch) in bytes.
+    pub scratch_bytes: u64,
+    /// Registers that were spilled to memory.
+    pub spills: u64,
+}
+
+/// Compiled launches, ready to run.
+///
+/// An executable holds one or more kernels that run in order. Its arguments are the arguments of
+/// every kernel, concatenated in that order.
+pub trait Executable: Send + Sync {
+    /// Runs all kernels and returns when they have finished.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Argument`] when the number or kind of arguments is wrong;
+    /// [`RuntimeError::Backend`] when the launch failed.
+    ///
+    /// # Safety
+    /// Every buffer must hold all elements that the kernel touches for the given sizes, be
+    /// aligned as its argument says, be valid for reading (and for writing where the kernel
+    /// writes) until the call returns, and be written by nobody else meanwhile.
+    unsafe fn launch(&self, args: &[ArgValue]) -> Result<(), RuntimeError>;
+
+    /// The generated code as text, with the kernel IR interleaved where the backend can.
+    fn disassembly(&self) -> String;
+
+    /// What the code uses.
+    fn report(&self) -> ResourceReport;
+}
+
+/// Something that compiles and runs kernels.
+pub trait Device: Send + Sync {
+    /// What it is and can.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// Compiles an ordered list of launches.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Unsupported`] when a named rule forbids a kernel,
+    /// [`RuntimeError::Backend`] when code generation fails.
+    fn compile(&self, launches: &[Kernel]) -> Result<Box<dyn Executable>, RuntimeError>;
+
+    /// Measured ceilings with that many threads; `None` where there is no measurement.
+    fn roofline(&self, dtype: DType, threads: usize) -> Option<Roofline>;
+
+    /// A zeroed buffer that the device reads and writes.
+    ///
+    /// # Errors
+    /// [`RuntimeError::OutOfMemory`].
+    fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer, RuntimeError> {
+        Buffer::zeros(dtype, len)
+    }
+}
