@@ -121,6 +121,11 @@ impl ProgramBuilder {
         self.define(&s.name, TileType { dtype: s.dtype, axes: vec![] }, Op::Scalar(scalar))
     }
 
+    /// The size of an extent, as an i32 scalar tile.
+    pub fn size(&mut self, extent: Extent) -> ValueId {
+        self.define("size", TileType { dtype: DType::I32, axes: vec![] }, Op::Size(extent))
+    }
+
     /// An i32 tile that counts along an axis from an origin.
     pub fn index(&mut self, origin: Origin, axis: Option<AxisId>) -> ValueId {
         let ty = TileType { dtype: DType::I32, axes: axis.into_iter().collect() };

@@ -462,6 +462,9 @@ pub enum Op {
     },
     /// A scalar tile of a run-time scalar parameter.
     Scalar(ScalarId),
+    /// An i32 scalar tile: the size of an extent as it is at launch (N of a mean). The extent is
+    /// at most 2^31 − 1.
+    Size(Extent),
     /// An i32 tile: `origin`, plus the position along `axis` (an iota).
     Index {
         /// First value.
@@ -552,6 +555,7 @@ impl PartialEq for Op {
         match (self, other) {
             (Const { value: a }, Const { value: b }) => a.to_bits() == b.to_bits(),
             (Scalar(a), Scalar(b)) => a == b,
+            (Size(a), Size(b)) => a == b,
             (Index { origin: a, axis: b }, Index { origin: c, axis: d }) => a == c && b == d,
             (
                 Load { tensor: a, coords: b, bounds: c },
