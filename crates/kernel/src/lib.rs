@@ -1,2 +1,3 @@
 //! The mapped kernel IR.
 pub mod kernel;
+pub mod builder;
