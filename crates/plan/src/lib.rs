@@ -1,2 +1,3 @@
 //! Targets, candidate spaces, legality rules and cost policies.
 pub mod mapping;
+pub mod calibrate;

@@ -1,0 +1,164 @@
+//! Training data: labelled candidates with their feature values under one or more designs.
+
+use super::lstsq::Matrix;
+
+/// A measured candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The problem: candidates of one case compete with each other.
+    pub case: String,
+    /// Shape of the problem. Folds of [`Split::Shape`] hold out all cases of a shape.
+    pub shape: String,
+    /// Operator of the problem. Folds of [`Split::Operator`] hold out all cases of an operator.
+    pub operator: String,
+    /// Measured time in microseconds, positive.
+    pub label: f64,
+}
+
+/// One way to turn candidates into features: a feature set at one value of its hyperparameter
+/// (such as the machine's capacity). Rows run parallel to the samples.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Design {
+    /// Name, for reports.
+    pub name: String,
+    /// One name per feature.
+    pub features: Vec<String>,
+    /// One row of feature values per sample.
+    pub rows: Vec<Vec<f64>>,
+}
+
+/// What is held out together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Split {
+    /// All cases of one shape.
+    Shape,
+    /// All cases of one operator.
+    Operator,
+}
+
+/// Data that can't be fitted.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum DataError {
+    /// No samples.
+    #[error("no training rows")]
+    Empty,
+    /// A label that is no time.
+    #[error("row {row} ({case}): label {label} isn't a positive number of microseconds")]
+    Label { row: usize, case: String, label: f64 },
+    /// A design with another number of rows.
+    #[error("design `{design}` has {rows} rows for {samples} samples")]
+    Rows { design: String, rows: usize, samples: usize },
+    /// A row with another number of features, or one that isn't finite.
+    #[error("design `{design}`, row {row}: needs {features} finite feature values")]
+    Features { design: String, row: usize, features: usize },
+    /// Too few groups to hold one out.
+    #[error("{groups} group(s) to hold out; at least 2 are needed")]
+    Groups { groups: usize },
+    /// Nothing to choose from.
+    #[error("no design to choose from")]
+    NoDesign,
+    /// The fit itself failed.
+    #[error(transparent)]
+    Fit(#[from] super::nnls::NnlsError),
+}
+
+/// Samples with their designs, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dataset {
+    samples: Vec<Sample>,
+    designs: Vec<Design>,
+}
+
+impl Dataset {
+    /// Checks that labels are positive and every design fits the samples.
+    ///
+    /// # Errors
+    /// [`DataError`] names the first row that doesn't fit.
+    pub fn new(samples: Vec<Sample>, designs: Vec<Design>) -> Result<Self, DataError> {
+        if samples.is_empty() {
+            return Err(DataError::Empty);
+        }
+        if designs.is_empty() {
+            return Err(DataError::NoDesign);
+        }
+        for (row, s) in samples.iter().enumerate() {
+            if !(s.label.is_finite() && s.label > 0.0) {
+                return Err(DataError::Label { row, case: s.case.clone(), label: s.label });
+            }
+        }
+        for d in &designs {
+            if d.rows.len() != samples.len() {
+                return Err(DataError::Rows {
+                    design: d.name.clone(),
+                    rows: d.rows.len(),
+                    samples: samples.len(),
+                });
+            }
+            for (row, values) in d.rows.iter().enumerate() {
+                if values.len() != d.features.len() || values.iter().any(|v| !v.is_finite()) {
+                    return Err(DataError::Features {
+                        design: d.name.clone(),
+                        row,
+                        features: d.features.len(),
+                    });
+                }
+            }
+        }
+        Ok(Dataset { samples, designs })
+    }
+
+    /// The samples.
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
+    /// The designs, simplest first.
+    pub fn designs(&self) -> &[Design] {
+        &self.designs
+    }
+
+    /// Every row number.
+    pub fn all(&self) -> Vec<usize> {
+        (0..self.samples.len()).collect()
+    }
+
+    /// The groups among the given rows, sorted, each with its rows in order.
+    pub fn groups(&self, rows: &[usize], split: Split) -> Vec<(String, Vec<usize>)> {
+        self.grouped(rows, |s| match split {
+            Split::Shape => &s.shape,
+            Split::Operator => &s.operator,
+        })
+    }
+
+    /// The cases among the given rows, sorted by name, each with its rows in order.
+    pub fn cases(&self, rows: &[usize]) -> Vec<(String, Vec<usize>)> {
+        self.grouped(rows, |s| &s.case)
+    }
+
+    fn grouped(
+        &self,
+        rows: &[usize],
+        key: impl Fn(&Sample) -> &String,
+    ) -> Vec<(String, Vec<usize>)> {
+        let mut groups: std::collections::BTreeMap<&String, Vec<usize>> = Default::default();
+        for row in rows {
+            groups.entry(key(&self.samples[*row])).or_default().push(*row);
+        }
+        groups.into_iter().map(|(k, v)| (k.clone(), v)).collect()
+    }
+
+    /// Features of the given rows divided by their labels, so that least squares against ones
+    /// minimises the relative error.
+    pub(super) fn relative(&self, design: usize, rows: &[usize]) -> Result<Matrix, DataError> {
+        let d = &self.designs[design];
+        let columns = (0..d.features.len())
+            .map(|j| rows.iter().map(|r| d.rows[*r][j] / self.samples[*r].label).collect())
+            .collect();
+        Matrix::from_columns(columns).map_err(|e| DataError::Features {
+            design: d.name.clone(),
+            row: e.found,
+            features: d.features.len(),
+        })
+    }
+}
