@@ -1,0 +1,168 @@
+//! Register tiles: statements on fragments of [`Atom::OuterProduct`].
+//!
+//! The general emitter walks the kernel, keeps index values in general registers, and hands each
+//! fragment statement to [`emit`] as a [`TileOp`]. The tile emitter appends instructions to a
+//! [`CodeAssembler`] of its own; the general emitter encodes them in place (so labels work, but
+//! there is no constant pool). The contract:
+//!
+//! - While a fragment is live the general emitter places no vector or mask instruction, so every
+//!   vector and mask register is free except those that hold fragments, and a tile statement may
+//!   clobber all the others. Which registers hold a fragment is the tile emitter's choice: see
+//!   [`registers`].
+//! - General registers: only [`TileContext::temps`] may be written ([`temps`] says how many a
+//!   statement needs; at most [`MAX_TEMPS`]). Operands are read where [`Loc`] says and never lie
+//!   in a temp. `rsp` stays as it is.
+//! - Flags are free.
+//! - Sums and index values are in elements; `Loc::Reg` and `Loc::Slot` hold 64-bit integers.
+//!
+//! [`Atom::OuterProduct`]: tilewright_kernel::kernel::Atom::OuterProduct
+
+use iced_x86::code_asm::{AsmRegister64, CodeAssembler};
+use tilewright_ir::DType;
+use tilewright_ir::program::MapOp;
+use tilewright_plan::mapping::CpuIsa;
+
+use crate::error::CpuError;
+
+/// Most general registers that a tile statement may ask for.
+pub const MAX_TEMPS: usize = 10;
+
+/// Where a 64-bit integer is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Loc {
+    /// In a general register (never a temp; read only).
+    Reg(AsmRegister64),
+    /// In the stack frame at `[rsp + offset]`.
+    Slot(i32),
+    /// Known.
+    Const(i64),
+}
+
+/// A fragment: `rows` × `vectors` accumulators.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tile {
+    /// Which of the fragments that are live at the same time, from 0. A carried fragment, and an
+    /// accumulator before and after its `mma` or in-place map, have one number.
+    pub slot: u32,
+    /// Rows (mr).
+    pub rows: u32,
+    /// Vectors of [`TileContext::lanes`] elements per row (nv).
+    pub vectors: u32,
+    /// Element type.
+    pub dtype: DType,
+}
+
+/// A two-dimensional window. Element (r, c) is at
+/// `pointer + offset + (base + r·row_stride + c·col_stride)·dtype.bytes()`.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TileView {
+    /// Address of the memory.
+    pub pointer: Loc,
+    /// Bytes to add to the pointer (the place of a shared buffer in the scratch).
+    pub offset: i64,
+    /// Element type in memory.
+    pub dtype: DType,
+    /// First element, in elements.
+    pub base: Loc,
+    /// Elements from row to row.
+    pub row_stride: Loc,
+    /// Elements from column to column.
+    pub col_stride: Loc,
+    /// Valid rows, if not all; may exceed the tile or be negative.
+    pub rows: Option<Loc>,
+    /// Valid columns, if not all; may exceed the tile or be negative.
+    pub cols: Option<Loc>,
+}
+
+/// An operand of [`TileOp::Map`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum TileArg {
+    /// A fragment.
+    Tile(Tile),
+    /// One element in memory at `[rsp + offset]`, the same for the whole tile (of the fragment's
+    /// type; for the condition of `select` a 64-bit 0 or 1).
+    Slot(i32),
+}
+
+/// A statement on register tiles.
+#[derive(Clone, PartialEq, Debug)]
+pub enum TileOp {
+    /// Every element equal.
+    Fill {
+        /// Destination.
+        to: Tile,
+        /// The value.
+        value: f64,
+    },
+    /// Reads a tile; 0 beyond the valid extents.
+    Load {
+        /// Destination.
+        to: Tile,
+        /// Where from.
+        view: TileView,
+    },
+    /// Writes a tile; nothing beyond the valid extents.
+    Store {
+        /// What.
+        from: Tile,
+        /// Where to.
+        view: TileView,
+    },
+    /// Elementwise operation.
+    Map {
+        /// The operation.
+        op: MapOp,
+        /// Destination (may equal an operand).
+        to: Tile,
+        /// Operands.
+        args: Vec<TileArg>,
+    },
+    /// `acc += a·b` over `depth` rank-1 updates: A is rows × depth, B is depth × columns.
+    Mma {
+        /// Accumulator.
+        acc: Tile,
+        /// Left operand.
+        a: TileView,
+        /// Right operand.
+        b: TileView,
+        /// K.
+        depth: Loc,
+    },
+}
+
+/// What a tile statement may use.
+#[derive(Clone, Copy, Debug)]
+pub struct TileContext<'a> {
+    /// Instruction set: AVX-512 or AVX2.
+    pub isa: CpuIsa,
+    /// Lanes of one vector of the kernel.
+    pub lanes: u32,
+    /// General registers that may be overwritten, [`temps`] of them.
+    pub temps: &'a [AsmRegister64],
+}
+
+/// Vector registers that a fragment occupies. The general emitter refuses kernels whose live
+/// fragments need more than the instruction set has.
+pub fn registers(tile: Tile) -> u32 {
+    tile.rows * tile.vectors
+}
+
+/// How many general registers a statement needs.
+pub fn temps(op: &TileOp) -> usize {
+    let _ = op;
+    MAX_TEMPS
+}
+
+/// Appends the instructions of a statement.
+///
+/// # Errors
+/// [`CpuError::Unsupported`] for element types, strides or operations that register tiles don't
+/// have.
+pub fn emit(
+    op: &TileOp,
+    context: &TileContext<'_>,
+    asm: &mut CodeAssembler,
+) -> Result<(), CpuError> {
+    let _ = (context, asm);
+    Err(CpuError::unsupported(format!("register tile statement {op:?}")))
+}
