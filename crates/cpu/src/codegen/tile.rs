@@ -13,7 +13,7 @@
 //!   statement needs; at most [`MAX_TEMPS`]). Operands are read where [`Loc`] says and never lie
 //!   in a temp. `rsp` stays as it is.
 //! - Flags are free.
-//! - Sums and index values are in elements; `Loc::Reg` and `Loc::Slot` hold 64-bit integers.
+//! - Index values are in elements; `Loc::Reg` and `Loc::Slot` hold 64-bit integers.
 //!
 //! [`Atom::OuterProduct`]: tilewright_kernel::kernel::Atom::OuterProduct
 
@@ -54,24 +54,26 @@ pub struct Tile {
 
 /// A two-dimensional window. Element (r, c) is at
 /// `pointer + offset + (base + r·row_stride + c·col_stride)·dtype.bytes()`.
+///
+/// `L` is how a location is named: [`Loc`] for the emitter, virtual registers before allocation.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct TileView {
+pub struct TileView<L = Loc> {
     /// Address of the memory.
-    pub pointer: Loc,
+    pub pointer: L,
     /// Bytes to add to the pointer (the place of a shared buffer in the scratch).
     pub offset: i64,
     /// Element type in memory.
     pub dtype: DType,
     /// First element, in elements.
-    pub base: Loc,
+    pub base: L,
     /// Elements from row to row.
-    pub row_stride: Loc,
+    pub row_stride: L,
     /// Elements from column to column.
-    pub col_stride: Loc,
+    pub col_stride: L,
     /// Valid rows, if not all; may exceed the tile or be negative.
-    pub rows: Option<Loc>,
+    pub rows: Option<L>,
     /// Valid columns, if not all; may exceed the tile or be negative.
-    pub cols: Option<Loc>,
+    pub cols: Option<L>,
 }
 
 /// An operand of [`TileOp::Map`].
@@ -86,7 +88,7 @@ pub enum TileArg {
 
 /// A statement on register tiles.
 #[derive(Clone, PartialEq, Debug)]
-pub enum TileOp {
+pub enum TileOp<L = Loc> {
     /// Every element equal.
     Fill {
         /// Destination.
@@ -99,14 +101,14 @@ pub enum TileOp {
         /// Destination.
         to: Tile,
         /// Where from.
-        view: TileView,
+        view: TileView<L>,
     },
     /// Writes a tile; nothing beyond the valid extents.
     Store {
         /// What.
         from: Tile,
         /// Where to.
-        view: TileView,
+        view: TileView<L>,
     },
     /// Elementwise operation.
     Map {
@@ -122,12 +124,45 @@ pub enum TileOp {
         /// Accumulator.
         acc: Tile,
         /// Left operand.
-        a: TileView,
+        a: TileView<L>,
         /// Right operand.
-        b: TileView,
+        b: TileView<L>,
         /// K.
-        depth: Loc,
+        depth: L,
     },
+}
+
+impl<L: Copy> TileView<L> {
+    /// The view with every location renamed.
+    pub fn map<M>(&self, f: &mut impl FnMut(L) -> M) -> TileView<M> {
+        TileView {
+            pointer: f(self.pointer),
+            offset: self.offset,
+            dtype: self.dtype,
+            base: f(self.base),
+            row_stride: f(self.row_stride),
+            col_stride: f(self.col_stride),
+            rows: self.rows.map(&mut *f),
+            cols: self.cols.map(&mut *f),
+        }
+    }
+}
+
+impl<L: Copy> TileOp<L> {
+    /// The statement with every location renamed.
+    pub fn map<M>(&self, f: &mut impl FnMut(L) -> M) -> TileOp<M> {
+        match self {
+            TileOp::Fill { to, value } => TileOp::Fill { to: *to, value: *value },
+            TileOp::Load { to, view } => TileOp::Load { to: *to, view: view.map(f) },
+            TileOp::Store { from, view } => TileOp::Store { from: *from, view: view.map(f) },
+            TileOp::Map { op, to, args } => {
+                TileOp::Map { op: *op, to: *to, args: args.clone() }
+            }
+            TileOp::Mma { acc, a, b, depth } => {
+                TileOp::Mma { acc: *acc, a: a.map(f), b: b.map(f), depth: f(*depth) }
+            }
+        }
+    }
 }
 
 /// What a tile statement may use.
