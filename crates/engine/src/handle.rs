@@ -1,0 +1,323 @@
+//! The launch handle: compiled code with its contract. A launch checks every precondition, puts
+//! the arguments in place on the stack and calls the code; it doesn't allocate, hash or lock
+//! (unless the code needs scratch, whose buffers one launch at a time may use).
+
+use crate::launch_error::LaunchError;
+use crate::signature::{MAX_ITEMS, Signature, Sizes};
+use crate::tensor::{Input, Output, TensorArg};
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+use tilewright_ir::entity::Id;
+use tilewright_ir::program::{Access, Program};
+use tilewright_kernel::kernel::{Arg, ArgKind, ArgSource, Kernel};
+use tilewright_runtime::{ArgValue, Buffer, Executable, RuntimeError};
+
+/// Most arguments of all kernels of one launch together.
+const MAX_ARGS: usize = 64;
+
+/// Where one kernel argument comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Slot {
+    Tensor(usize),
+    Dim(usize),
+    Scalar { index: usize, integer: bool },
+    Scratch(usize),
+}
+
+/// What a launch states beyond its tensors.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LaunchOptions<'a> {
+    /// Sizes of symbolic dimensions by name, for those that don't follow from the tensors.
+    pub dims: &'a [(&'a str, u64)],
+    /// Run-time scalars by name; they replace the handle's own values for this launch.
+    pub scalars: &'a [(&'a str, f64)],
+}
+
+/// Compiled code with its launch contract. Sharing it between threads is fine.
+pub struct Handle {
+    signature: Signature,
+    slots: Vec<Slot>,
+    scalars: Vec<Option<f64>>,
+    scratch: Mutex<Vec<Buffer>>,
+    executable: Box<dyn Executable>,
+}
+
+impl Handle {
+    /// Joins a program's contract with code compiled from `launches`.
+    ///
+    /// # Errors
+    /// [`LaunchError::TooMany`]; [`RuntimeError::Argument`] for a kernel argument that comes from
+    /// nothing in the program; [`RuntimeError::OutOfMemory`] for scratch.
+    pub fn new(
+        program: &Program,
+        launches: &[Kernel],
+        executable: Box<dyn Executable>,
+    ) -> Result<Self, LaunchError> {
+        let signature = Signature::of(program)?;
+        let mut slots = Vec::new();
+        let mut scratch: Vec<(String, Buffer)> = Vec::new();
+        for kernel in launches {
+            for (id, arg) in kernel.args.iter() {
+                slots.push(slot(&signature, kernel, id.index(), arg, &mut scratch)?);
+            }
+        }
+        if slots.len() > MAX_ARGS {
+            let (what, count, limit) = ("kernel arguments", slots.len(), MAX_ARGS);
+            return Err(LaunchError::TooMany { what, count, limit });
+        }
+        let scratch = Mutex::new(scratch.into_iter().map(|(_, buffer)| buffer).collect());
+        let scalars = vec![None; signature.scalars.len()];
+        Ok(Handle { signature, slots, scalars, scratch, executable })
+    }
+
+    /// What a launch must bring.
+    pub fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    /// The compiled code.
+    pub fn executable(&self) -> &dyn Executable {
+        self.executable.as_ref()
+    }
+
+    /// Sets the value that a run-time scalar has unless a launch states another.
+    ///
+    /// # Errors
+    /// [`LaunchError::UnknownScalar`], [`LaunchError::ZeroScalar`].
+    pub fn set_scalar(&mut self, name: &str, value: f64) -> Result<(), LaunchError> {
+        let index = self.scalar_index(name)?;
+        self.scalars[index] = Some(self.signature.scalar(index, value)?);
+        Ok(())
+    }
+
+    /// Runs once with one output. Inputs are the program's read-only tensors in order.
+    ///
+    /// # Errors
+    /// A broken precondition (nothing ran then) or a failed launch.
+    pub fn run(&self, inputs: &[&dyn Input], output: &mut dyn Output) -> Result<(), LaunchError> {
+        self.run_with(&LaunchOptions::default(), inputs, &mut [output])
+    }
+
+    /// Runs once with stated sizes and scalars. Outputs are the program's written tensors in
+    /// order.
+    ///
+    /// # Errors
+    /// As [`Handle::run`].
+    pub fn run_with(
+        &self,
+        options: &LaunchOptions,
+        inputs: &[&dyn Input],
+        outputs: &mut [&mut dyn Output],
+    ) -> Result<(), LaunchError> {
+        let mut words = [ArgValue::Index(0); MAX_ARGS];
+        let count = self.arguments(options, inputs, outputs, &mut words)?;
+        // SAFETY: `arguments` checked sizes, alignment and aliasing of borrows that outlive this
+        // call; outputs are borrowed exclusively.
+        unsafe { self.execute(&mut words[..count]) }
+    }
+
+    /// Checks everything once and keeps the borrows, for repeated launches that cost nothing
+    /// beyond the code itself.
+    ///
+    /// # Errors
+    /// A broken precondition.
+    pub fn bind<'a, const N: usize>(
+        &'a self,
+        options: &LaunchOptions,
+        inputs: &[&'a dyn Input],
+        mut outputs: [&'a mut dyn Output; N],
+    ) -> Result<Bound<'a>, LaunchError> {
+        let mut words = [ArgValue::Index(0); MAX_ARGS];
+        let count = self.arguments(options, inputs, &mut outputs, &mut words)?;
+        Ok(Bound { handle: self, args: words[..count].to_vec(), borrows: PhantomData })
+    }
+
+    /// Checks a launch and fills in the kernel arguments; scratch slots stay zero.
+    fn arguments(
+        &self,
+        options: &LaunchOptions,
+        inputs: &[&dyn Input],
+        outputs: &mut [&mut dyn Output],
+        words: &mut [ArgValue; MAX_ARGS],
+    ) -> Result<usize, LaunchError> {
+        const NOTHING: TensorArg = TensorArg {
+            ptr: std::ptr::null_mut(),
+            len: 0,
+            dtype: tilewright_ir::DType::F32,
+            shape: None,
+            strides: None,
+        };
+        let given = (inputs.len(), outputs.len());
+        let mut tensors = [NOTHING; MAX_ITEMS];
+        let count = self.signature.tensors.len();
+        let (mut next_input, mut next_output) = (inputs.iter(), outputs.iter_mut());
+        for (sig, arg) in self.signature.tensors.iter().zip(&mut tensors) {
+            let tensor = match sig.access {
+                Access::In => next_input.next().map(|input| input.tensor()),
+                Access::Out | Access::InOut => next_output.next().map(|out| out.tensor_mut()),
+            };
+            *arg = tensor.ok_or_else(|| self.wrong_counts(given.0, given.1))?;
+        }
+        if next_input.next().is_some() || next_output.next().is_some() {
+            return Err(self.wrong_counts(given.0, given.1));
+        }
+        let mut sizes: Sizes = [None; MAX_ITEMS];
+        for (name, value) in options.dims {
+            let known = || self.signature.dims.iter().map(|d| d.name.as_str());
+            let index = known().position(|n| n == *name).ok_or_else(|| {
+                LaunchError::UnknownDim { name: name.to_string(), known: list(known()) }
+            })?;
+            sizes[index] = Some(*value);
+        }
+        self.signature.resolve(&tensors[..count], &mut sizes)?;
+        let mut scalars = [None; MAX_ITEMS];
+        for (slot, value) in scalars.iter_mut().zip(&self.scalars) {
+            *slot = *value;
+        }
+        for (name, value) in options.scalars {
+            let index = self.scalar_index(name)?;
+            scalars[index] = Some(self.signature.scalar(index, *value)?);
+        }
+        for (slot, word) in self.slots.iter().zip(words.iter_mut()) {
+            *word = match *slot {
+                Slot::Tensor(i) => ArgValue::Buffer {
+                    ptr: tensors[i].ptr,
+                    bytes: tensors[i].len * tensors[i].dtype.bytes() as usize,
+                },
+                Slot::Dim(i) => ArgValue::Index(sizes[i].unwrap_or(0) as i64),
+                Slot::Scalar { index, integer } => match scalars[index] {
+                    Some(value) if integer => ArgValue::Index(value as i64),
+                    Some(value) => ArgValue::Float(value),
+                    None => {
+                        let scalar = self.signature.scalars[index].name.clone();
+                        return Err(LaunchError::MissingScalar { scalar });
+                    }
+                },
+                Slot::Scratch(_) => ArgValue::Index(0),
+            };
+        }
+        Ok(self.slots.len())
+    }
+
+    /// Runs the code with checked arguments, scratch filled in.
+    ///
+    /// # Safety
+    /// `words` come from [`Handle::arguments`], and the borrows it read are still alive.
+    unsafe fn execute(&self, words: &mut [ArgValue]) -> Result<(), LaunchError> {
+        if !self.slots.iter().any(|s| matches!(s, Slot::Scratch(_))) {
+            // SAFETY: the caller's promise is `launch`'s: checked, live, unshared buffers.
+            return Ok(unsafe { self.executable.launch(words) }?);
+        }
+        // A launch that panicked left scratch in some state, which is fine: scratch has no
+        // meaning between launches.
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        for (slot, word) in self.slots.iter().zip(words.iter_mut()) {
+            if let Slot::Scratch(i) = slot {
+                let buffer = &mut scratch[*i];
+                *word = ArgValue::Buffer { ptr: buffer.as_mut_ptr(), bytes: buffer.bytes() };
+            }
+        }
+        // SAFETY: as above; the lock is held until the launch returns, so scratch is unshared.
+        Ok(unsafe { self.executable.launch(words) }?)
+    }
+
+    fn scalar_index(&self, name: &str) -> Result<usize, LaunchError> {
+        let known = || self.signature.scalars.iter().map(|s| s.name.as_str());
+        known().position(|n| n == name).ok_or_else(|| LaunchError::UnknownScalar {
+            name: name.to_string(),
+            known: list(known()),
+        })
+    }
+
+    fn wrong_counts(&self, inputs: usize, outputs: usize) -> LaunchError {
+        let named = |input: bool| -> Vec<&str> {
+            let tensors = self.signature.tensors.iter();
+            let wanted = tensors.filter(|t| (t.access == Access::In) == input);
+            wanted.map(|t| t.name.as_str()).collect()
+        };
+        let (wanted_in, wanted_out) = (named(true), named(false));
+        let (direction, wanted, found) = if inputs != wanted_in.len() {
+            ("inputs", wanted_in, inputs)
+        } else {
+            ("outputs", wanted_out, outputs)
+        };
+        let names = list(wanted.iter().copied());
+        LaunchError::Direction { direction, expected: wanted.len(), found, names }
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handle").field("signature", &self.signature).finish_non_exhaustive()
+    }
+}
+
+/// A launch whose arguments were checked and whose tensors stay borrowed.
+pub struct Bound<'a> {
+    handle: &'a Handle,
+    args: Vec<ArgValue>,
+    borrows: PhantomData<&'a mut u8>,
+}
+
+impl Bound<'_> {
+    /// Runs once.
+    ///
+    /// # Errors
+    /// A failed launch.
+    pub fn launch(&mut self) -> Result<(), LaunchError> {
+        // SAFETY: the arguments were checked by `bind`, which borrowed the tensors for 'a, the
+        // outputs exclusively; `&mut self` keeps two launches of one binding apart.
+        unsafe { self.handle.execute(&mut self.args) }
+    }
+}
+
+/// Names for a message: `a, b`, or `none`.
+fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<&str> = names.collect();
+    if names.is_empty() { "none".to_string() } else { names.join(", ") }
+}
+
+fn slot(
+    signature: &Signature,
+    kernel: &Kernel,
+    index: usize,
+    arg: &Arg,
+    scratch: &mut Vec<(String, Buffer)>,
+) -> Result<Slot, LaunchError> {
+    let wrong = |detail: &str| {
+        LaunchError::Runtime(RuntimeError::Argument {
+            kernel: kernel.name.clone(),
+            index,
+            name: arg.name.clone(),
+            detail: detail.to_string(),
+        })
+    };
+    match (arg.source, arg.kind) {
+        (ArgSource::Tensor(t), ArgKind::Buffer { .. }) if t.index() < signature.tensors.len() => {
+            Ok(Slot::Tensor(t.index()))
+        }
+        (ArgSource::Dim(d), ArgKind::Number(_)) => signature
+            .dims
+            .iter()
+            .position(|dim| dim.id == d)
+            .map(Slot::Dim)
+            .ok_or_else(|| wrong("it reads a dimension that isn't symbolic")),
+        (ArgSource::Scalar(s), ArgKind::Number(_)) if s.index() < signature.scalars.len() => {
+            let integer = !signature.scalars[s.index()].dtype.is_float();
+            Ok(Slot::Scalar { index: s.index(), integer })
+        }
+        (ArgSource::Scratch(elements), ArgKind::Buffer { dtype, .. }) => {
+            let known = scratch.iter().position(|(n, b)| {
+                *n == arg.name && b.dtype() == dtype && b.len() as u64 >= elements
+            });
+            if let Some(known) = known {
+                return Ok(Slot::Scratch(known));
+            }
+            let len = usize::try_from(elements)
+                .map_err(|_| wrong("its scratch exceeds the address space"))?;
+            scratch.push((arg.name.clone(), Buffer::zeros(dtype, len)?));
+            Ok(Slot::Scratch(scratch.len() - 1))
+        }
+        _ => Err(wrong("it comes from nothing in the program")),
+    }
+}

@@ -1,0 +1,171 @@
+//! What a caller hands to a launch: borrowed memory with a type and, if it isn't packed, a shape
+//! and strides.
+
+use tilewright_ir::DType;
+use tilewright_runtime::{Buffer, Element};
+
+/// One tensor of a launch: memory, type, and what the caller says about its shape.
+#[derive(Clone, Copy, Debug)]
+pub struct TensorArg<'a> {
+    /// Address of the first element. Only written through if the tensor is an output.
+    pub ptr: *mut u8,
+    /// Elements that may be touched from `ptr` on.
+    pub len: usize,
+    /// Element type.
+    pub dtype: DType,
+    /// Sizes, outermost first; `None` leaves them to be inferred from `len`.
+    pub shape: Option<&'a [u64]>,
+    /// Strides in elements, outermost first; `None` means packed rows.
+    pub strides: Option<&'a [u64]>,
+}
+
+mod sealed {
+    /// Implementors hand out memory that they really borrow; the launch relies on that.
+    pub trait Sealed {}
+    impl<T> Sealed for &[T] {}
+    impl<T> Sealed for &mut [T] {}
+    impl<T> Sealed for Vec<T> {}
+    impl<T, const N: usize> Sealed for [T; N] {}
+    impl Sealed for super::Buffer {}
+    impl<T> Sealed for super::View<'_, T> {}
+    impl<T> Sealed for super::ViewMut<'_, T> {}
+}
+
+/// Something that a launch reads: slices, vectors, arrays, [`Buffer`]s and [`View`]s.
+pub trait Input: sealed::Sealed {
+    /// The tensor, to be read only.
+    fn tensor(&self) -> TensorArg<'_>;
+}
+
+/// Something that a launch writes: slices, vectors, arrays, [`Buffer`]s and [`ViewMut`]s.
+pub trait Output: sealed::Sealed {
+    /// The tensor, to be written.
+    fn tensor_mut(&mut self) -> TensorArg<'_>;
+}
+
+fn read<T: Element>(slice: &[T]) -> TensorArg<'_> {
+    TensorArg {
+        ptr: slice.as_ptr().cast_mut().cast(),
+        len: slice.len(),
+        dtype: T::DTYPE,
+        shape: None,
+        strides: None,
+    }
+}
+
+fn write<T: Element>(slice: &mut [T]) -> TensorArg<'_> {
+    TensorArg {
+        ptr: slice.as_mut_ptr().cast(),
+        len: slice.len(),
+        dtype: T::DTYPE,
+        shape: None,
+        strides: None,
+    }
+}
+
+impl<T: Element> Input for &[T] {
+    fn tensor(&self) -> TensorArg<'_> {
+        read(self)
+    }
+}
+
+impl<T: Element> Input for Vec<T> {
+    fn tensor(&self) -> TensorArg<'_> {
+        read(self)
+    }
+}
+
+impl<T: Element, const N: usize> Input for [T; N] {
+    fn tensor(&self) -> TensorArg<'_> {
+        read(self)
+    }
+}
+
+impl Input for Buffer {
+    fn tensor(&self) -> TensorArg<'_> {
+        TensorArg {
+            ptr: self.as_ptr().cast_mut(),
+            len: self.len(),
+            dtype: self.dtype(),
+            shape: None,
+            strides: None,
+        }
+    }
+}
+
+impl<T: Element> Output for &mut [T] {
+    fn tensor_mut(&mut self) -> TensorArg<'_> {
+        write(self)
+    }
+}
+
+impl<T: Element> Output for Vec<T> {
+    fn tensor_mut(&mut self) -> TensorArg<'_> {
+        write(self)
+    }
+}
+
+impl<T: Element, const N: usize> Output for [T; N] {
+    fn tensor_mut(&mut self) -> TensorArg<'_> {
+        write(self)
+    }
+}
+
+impl Output for Buffer {
+    fn tensor_mut(&mut self) -> TensorArg<'_> {
+        let ptr = self.as_mut_ptr();
+        TensorArg { ptr, len: self.len(), dtype: self.dtype(), shape: None, strides: None }
+    }
+}
+
+/// A tensor to read with an explicit shape and, optionally, strides (a padded matrix).
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a, T> {
+    data: &'a [T],
+    shape: &'a [u64],
+    strides: Option<&'a [u64]>,
+}
+
+impl<'a, T: Element> View<'a, T> {
+    /// Packed rows of the given shape.
+    pub fn new(data: &'a [T], shape: &'a [u64]) -> Self {
+        View { data, shape, strides: None }
+    }
+
+    /// With strides in elements, outermost first.
+    pub fn strided(data: &'a [T], shape: &'a [u64], strides: &'a [u64]) -> Self {
+        View { data, shape, strides: Some(strides) }
+    }
+}
+
+impl<T: Element> Input for View<'_, T> {
+    fn tensor(&self) -> TensorArg<'_> {
+        TensorArg { shape: Some(self.shape), strides: self.strides, ..read(self.data) }
+    }
+}
+
+/// A tensor to write with an explicit shape and, optionally, strides.
+#[derive(Debug)]
+pub struct ViewMut<'a, T> {
+    data: &'a mut [T],
+    shape: &'a [u64],
+    strides: Option<&'a [u64]>,
+}
+
+impl<'a, T: Element> ViewMut<'a, T> {
+    /// Packed rows of the given shape.
+    pub fn new(data: &'a mut [T], shape: &'a [u64]) -> Self {
+        ViewMut { data, shape, strides: None }
+    }
+
+    /// With strides in elements, outermost first.
+    pub fn strided(data: &'a mut [T], shape: &'a [u64], strides: &'a [u64]) -> Self {
+        ViewMut { data, shape, strides: Some(strides) }
+    }
+}
+
+impl<T: Element> Output for ViewMut<'_, T> {
+    fn tensor_mut(&mut self) -> TensorArg<'_> {
+        TensorArg { shape: Some(self.shape), strides: self.strides, ..write(self.data) }
+    }
+}
