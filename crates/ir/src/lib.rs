@@ -4,6 +4,7 @@ pub mod builder;
 pub mod entity;
 pub mod facts;
 pub mod interp;
+pub mod ops;
 pub mod program;
 pub mod types;
 
