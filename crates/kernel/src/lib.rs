@@ -1,3 +1,5 @@
 //! The mapped kernel IR.
 pub mod kernel;
 pub mod builder;
+pub mod text;
+pub mod visit;
