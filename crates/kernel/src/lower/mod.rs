@@ -1,0 +1,203 @@
+//! Lowering: from a program and a mapping to a kernel.
+//!
+//! `rows.rs` lowers the row family, `matrix.rs` the matrix family with subgroup fragments,
+//! `cpu_matrix.rs` the matrix family with CPU register tiles, and `fallback.rs` everything else.
+//! All evaluate tile expressions with `eval.rs` (what one lane computes for its elements) and
+//! reach memory with `access.rs` (addresses and guards).
+
+mod access;
+mod args;
+mod bounds;
+mod error;
+mod eval;
+mod rows;
+
+pub use error::{LowerError, Rule};
+
+use std::collections::HashMap;
+
+use tilewright_ir::Program;
+use tilewright_ir::facts::{Facts, Family};
+use tilewright_ir::program as ir;
+use tilewright_ir::program::{Extent, IndexId};
+use tilewright_plan::mapping::Mapping;
+
+use crate::builder::KernelBuilder;
+use crate::kernel::*;
+use args::Args;
+
+/// What a lowering may assume of the target beside the mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Most bytes of shared memory that a group may declare.
+    pub shared_limit: u64,
+}
+
+impl Default for Options {
+    /// No limit that a program could reach: what a CPU has.
+    fn default() -> Self {
+        Options { shared_limit: 1 << 30 }
+    }
+}
+
+/// Kernels to launch one after another. Scratch between them is declared as arguments with
+/// [`ArgSource::Scratch`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct Lowered {
+    /// The launches in order.
+    pub launches: Vec<Kernel>,
+}
+
+/// Lowers a program with a mapping.
+///
+/// `facts` are those of the program with the mapping's blocks bound.
+///
+/// # Errors
+/// The mapping doesn't fit the program's family, or breaks a rule of the family.
+pub fn lower(
+    program: &Program,
+    facts: &Facts,
+    mapping: &Mapping,
+    options: &Options,
+) -> Result<Lowered, LowerError> {
+    let kernel = match (mapping, &facts.family) {
+        (Mapping::Rows(mapping), Family::Rows(rows)) => rows::lower(program, rows, mapping)?,
+        (mapping, family) => {
+            let family = match family {
+                Family::Rows(_) => "rows".to_string(),
+                Family::Matrix(_) => "matrix".to_string(),
+                Family::Other(reason) => format!("neither rows nor matrix ({reason})"),
+            };
+            return Err(LowerError {
+                program: program.name.clone(),
+                rule: Rule::Family,
+                detail: format!("the program's family is {family}, the mapping is {mapping:?}"),
+            });
+        }
+    };
+    finish(program, kernel, options)
+}
+
+/// The checks that every lowering ends with.
+fn finish(program: &Program, kernel: Kernel, options: &Options) -> Result<Lowered, LowerError> {
+    let bytes = kernel.shared_bytes();
+    if bytes > options.shared_limit {
+        return Err(LowerError {
+            program: program.name.clone(),
+            rule: Rule::SharedLimit,
+            detail: format!(
+                "{bytes} bytes of shared memory are over the limit of {}",
+                options.shared_limit
+            ),
+        });
+    }
+    Ok(Lowered { launches: vec![kernel] })
+}
+
+/// Where a value that was computed before is found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// In the lanes' private arrays, at the slot of the frame.
+    Stripe(PrivateId),
+}
+
+/// A lowering in progress.
+struct Context<'a> {
+    program: &'a Program,
+    args: Args,
+    b: KernelBuilder,
+    /// Index variables that have a value now.
+    indices: HashMap<IndexId, ValueId>,
+    /// Tiles without axes, evaluated where everything that follows can use them.
+    scalars: HashMap<ir::ValueId, ValueId>,
+    /// Tiles that were stored.
+    sources: HashMap<ir::ValueId, Source>,
+    /// The operation that defines each value.
+    definitions: HashMap<ir::ValueId, ir::OpId>,
+}
+
+impl<'a> Context<'a> {
+    fn new(program: &'a Program, mut b: KernelBuilder) -> Self {
+        let args = Args::declare(&mut b, program);
+        let definitions = program
+            .ops
+            .iter()
+            .flat_map(|(id, op)| op.results.iter().map(move |r| (*r, id)))
+            .collect();
+        Context {
+            program,
+            args,
+            b,
+            indices: HashMap::new(),
+            scalars: HashMap::new(),
+            sources: HashMap::new(),
+            definitions,
+        }
+    }
+
+    fn error(&self, rule: Rule, detail: impl Into<String>) -> LowerError {
+        LowerError { program: self.program.name.clone(), rule, detail: detail.into() }
+    }
+
+    /// The index value of a size.
+    fn extent(&mut self, extent: Extent) -> ValueId {
+        self.args.extent(&mut self.b, self.program, extent)
+    }
+
+    /// The present value of an index variable.
+    fn index(&self, index: IndexId) -> Result<ValueId, LowerError> {
+        self.indices.get(&index).copied().ok_or_else(|| {
+            let name = &self.program.indices[index].name;
+            self.error(Rule::Axis, format!("index `{name}` has no value here"))
+        })
+    }
+
+    /// Declares the grid: one group per `pack` instances of the innermost dimension. Returns per
+    /// dimension the origin of the group's first instance.
+    fn grid(&mut self, pack: u64) -> Result<Vec<ValueId>, LowerError> {
+        let grid = &self.program.grid;
+        if grid.len() > 3 {
+            return Err(self.error(
+                Rule::GridDimensions,
+                format!("the grid has {} dimensions, a launch has three", grid.len()),
+            ));
+        }
+        let mut origins = Vec::new();
+        for (i, index) in grid.iter().enumerate() {
+            let var = &self.program.indices[*index];
+            let Some(step) = self.program.known(var.step) else {
+                let detail = format!("the step of grid index `{}` isn't known", var.name);
+                return Err(self.error(Rule::StepKnown, detail));
+            };
+            let step = if i + 1 == grid.len() { step.saturating_mul(pack) } else { step };
+            let size = self.args.size(self.program, var.extent);
+            let group = self.b.grid(size, step);
+            origins.push(self.b.mul_int(group, step as i64));
+        }
+        if grid.is_empty() {
+            self.b.grid(Size::Const(1), 1);
+        }
+        Ok(origins)
+    }
+
+    /// A loop as [`KernelBuilder::try_for`].
+    fn repeat(
+        &mut self,
+        (lo, hi, step): (ValueId, ValueId, u64),
+        unroll: u32,
+        init: &[ValueId],
+        body: impl FnOnce(&mut Self, ValueId, &[ValueId]) -> Result<Vec<ValueId>, LowerError>,
+    ) -> Result<Vec<ValueId>, LowerError> {
+        if let (Some(first), Some(end)) = (self.b.known(lo), self.b.known(hi)) {
+            if first >= end {
+                return Ok(init.to_vec());
+            }
+            if end - first <= step as i64 {
+                return body(self, lo, init);
+            }
+        }
+        let open = self.b.begin_for(lo, hi, step, unroll, init);
+        let next = body(self, open.index(), &open.inner().to_vec())?;
+        Ok(self.b.end_for(open, &next))
+    }
+}

@@ -1,0 +1,238 @@
+//! The row family: W workers share one program (a row), element `e` of the columns belongs to
+//! worker `w` with `e = (chunk·W + w)·V + v` (reference system, 5.1).
+//!
+//! Domains run in order. Full chunks have no guard; the last, partial chunk is guarded by count,
+//! so that workers below ⌊r/V⌋ take a full pack, the next one `r mod V` elements, and the others
+//! none (r = N mod W·V). A reduction folds locally, then over the subgroup, then, if the program
+//! has several subgroups, over their partial results in shared memory: one barrier each, because
+//! every reduction has partials of its own.
+
+mod domains;
+mod reduce;
+
+use tilewright_ir::Program;
+use tilewright_ir::entity::Id;
+use tilewright_ir::facts::{DomainKind, RowFacts, RowVariant};
+use tilewright_ir::program as ir;
+use tilewright_ir::program::{AxisId, MapOp};
+use tilewright_plan::mapping::RowMapping;
+
+use super::access::Frame;
+use super::{Context, LowerError, Rule};
+use crate::builder::KernelBuilder;
+use crate::kernel::*;
+
+/// Longest stripe of a worker, `slots(N, W, V)` (reference system, 5.1).
+pub fn slots(columns: u64, workers: u64, vector: u64) -> u64 {
+    let chunk = workers * vector;
+    columns / chunk * vector + (columns % chunk).min(vector)
+}
+
+/// The most elements that one lane's stripe may have.
+const MAX_SLOTS: u64 = 1 << 20;
+
+/// A row lowering in progress.
+struct Rows<'a> {
+    cx: Context<'a>,
+    mapping: RowMapping,
+    variant: &'a RowVariant,
+    axis: Option<AxisId>,
+    /// N.
+    columns: ValueId,
+    /// N where it is known, else its bound.
+    most_columns: u64,
+    /// The subgroup's number within its program.
+    subgroup: ValueId,
+    barrier: Option<BarrierId>,
+}
+
+fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
+    let fail =
+        |rule, detail: String| Err(LowerError { program: program.name.clone(), rule, detail });
+    let RowMapping { lanes, subgroups, vector, unroll, accumulators, pack, .. } = *mapping;
+    if lanes == 0 || subgroups == 0 || unroll == 0 || accumulators == 0 || pack == 0 {
+        return fail(Rule::MappingRange, format!("{mapping:?} has a zero"));
+    }
+    if !matches!(vector, 1 | 2 | 4 | 8) {
+        return fail(Rule::MappingRange, format!("vector {vector} isn't 1, 2, 4 or 8"));
+    }
+    if accumulators > unroll {
+        let detail = format!("{accumulators} accumulators are more than unroll {unroll}");
+        return fail(Rule::MappingRange, detail);
+    }
+    if subgroups > lanes {
+        let detail = format!("{subgroups} partial results for {lanes} lanes");
+        return fail(Rule::SubgroupsPerLane, detail);
+    }
+    if pack > 1 && subgroups > 1 {
+        let detail = format!("{pack} programs of {subgroups} subgroups in one group");
+        return fail(Rule::PackSingleSubgroup, detail);
+    }
+    Ok(())
+}
+
+/// Lowers a row program.
+///
+/// # Errors
+/// The mapping breaks a rule, or the program has something that rows have no place for.
+pub(super) fn lower(
+    program: &Program,
+    facts: &RowFacts,
+    mapping: &RowMapping,
+) -> Result<Kernel, LowerError> {
+    check(program, mapping)?;
+    let groups = mapping.subgroups * mapping.pack;
+    let mut b = KernelBuilder::new(&program.name, mapping.lanes, groups);
+    let zero = b.int(0);
+    let mut cx = Context::new(program, b);
+    let columns = cx.extent(facts.columns);
+    let variant = if mapping.cache { &facts.cache } else { &facts.reload };
+    let mut rows = Rows {
+        cx,
+        mapping: *mapping,
+        variant,
+        axis: facts.axis,
+        columns,
+        most_columns: program.max_size(facts.columns),
+        subgroup: zero,
+        barrier: None,
+    };
+    rows.check_in_out()?;
+    let origins = rows.cx.grid(u64::from(mapping.pack))?;
+    for (index, origin) in program.grid.iter().zip(&origins) {
+        rows.cx.indices.insert(*index, *origin);
+    }
+    if mapping.pack == 1 {
+        rows.subgroup = rows.cx.b.subgroup_id();
+        rows.body()?;
+        return Ok(rows.cx.b.finish());
+    }
+    let (Some(index), Some(origin)) = (program.grid.last(), origins.last()) else {
+        let detail = format!("{} programs in a group, and the grid has one", mapping.pack);
+        return Err(rows.cx.error(Rule::MappingRange, detail));
+    };
+    // Every subgroup has a row of its own; those past the last row do nothing.
+    let var = &program.indices[*index];
+    let step = program.known(var.step).unwrap_or(1);
+    let number = rows.cx.b.subgroup_id();
+    let offset = rows.cx.b.mul_int(number, step as i64);
+    let row = rows.cx.b.add(*origin, offset);
+    rows.cx.indices.insert(*index, row);
+    let extent = rows.cx.extent(var.extent);
+    let inside = rows.cx.b.compare(MapOp::Lt, row, extent);
+    let open = rows.cx.b.begin_if(inside);
+    rows.body()?;
+    rows.cx.b.end_if(open, &[]);
+    Ok(rows.cx.b.finish())
+}
+
+impl Rows<'_> {
+    fn body(&mut self) -> Result<(), LowerError> {
+        self.read_in_out_scalars()?;
+        for group in self.groups()? {
+            self.run(&group)?;
+        }
+        self.scalar_stores()
+    }
+
+    fn tensor_access(&self, tensor: ir::TensorId) -> ir::Access {
+        self.cx.program.tensors[tensor].access
+    }
+
+    /// A tensor that is read and written: its reads must be of the very element that is written,
+    /// by the worker that writes it, in or before the domain that writes it.
+    fn check_in_out(&self) -> Result<(), LowerError> {
+        let program = self.cx.program;
+        for (_, store) in program.ops.iter() {
+            let ir::Op::Store { tensor, coords, .. } = &store.op else { continue };
+            if self.tensor_access(*tensor) != ir::Access::InOut {
+                continue;
+            }
+            let stored = self.variant.domains.iter().position(
+                |d| matches!(d.kind, DomainKind::Store(op) if program.ops[op].op == store.op),
+            );
+            for (id, load) in program.ops.iter() {
+                let ir::Op::Load { tensor: from, coords: at, .. } = &load.op else { continue };
+                if from != tensor {
+                    continue;
+                }
+                let late = self.variant.domains.iter().enumerate().any(|(i, d)| {
+                    stored.is_some_and(|s| i > s)
+                        && d.loads.iter().any(|v| self.cx.definitions.get(v) == Some(&id))
+                });
+                if at != coords || late {
+                    let name = &program.tensors[*tensor].name;
+                    let what = if late { "after its store" } else { "at another place" };
+                    return Err(self
+                        .cx
+                        .error(Rule::InOutOrder, format!("`{name}` is written, and read {what}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Snapshots of single elements of tensors that are written later.
+    fn read_in_out_scalars(&mut self) -> Result<(), LowerError> {
+        let program = self.cx.program;
+        for op in &program.body.ops {
+            let op = &program.ops[*op];
+            let ir::Op::Load { tensor, .. } = &op.op else { continue };
+            let scalar = op.results.first().filter(|r| self.cx.axes(**r).is_empty());
+            if let (ir::Access::InOut, Some(result)) = (self.tensor_access(*tensor), scalar) {
+                self.cx.scalar(*result)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores of one element per program, by lane 0 of the program's first subgroup.
+    fn scalar_stores(&mut self) -> Result<(), LowerError> {
+        let program = self.cx.program;
+        let stores: Vec<ir::OpId> = program
+            .body
+            .ops
+            .iter()
+            .copied()
+            .filter(|op| match &program.ops[*op].op {
+                ir::Op::Store { value, .. } => self.cx.axes(*value).is_empty(),
+                _ => false,
+            })
+            .collect();
+        // What is stored is computed by all subgroups: a reduction has a barrier.
+        for op in &stores {
+            if let ir::Op::Store { value, .. } = &program.ops[*op].op {
+                self.cx.scalar(*value)?;
+            }
+        }
+        if stores.is_empty() {
+            return Ok(());
+        }
+        let zero = self.cx.b.int(0);
+        let first = self.cx.b.compare(MapOp::Eq, self.subgroup, zero);
+        let open = (self.cx.b.known(first) != Some(1)).then(|| self.cx.b.begin_if(first));
+        for op in stores {
+            self.store(op, &mut Frame::scalar())?;
+        }
+        if let Some(open) = open {
+            self.cx.b.end_if(open, &[]);
+        }
+        Ok(())
+    }
+
+    /// Evaluates and stores the elements at which the lanes stand.
+    fn store(&mut self, op: ir::OpId, frame: &mut Frame) -> Result<(), LowerError> {
+        let program = self.cx.program;
+        let ir::Op::Store { tensor, coords, value, bounds } = &program.ops[op].op else {
+            let detail = format!("operation {} of a store domain is no store", op.index());
+            return Err(self.cx.error(Rule::Operation, detail));
+        };
+        let values = self.cx.eval(*value, frame)?;
+        let dims = self.cx.tensor_dims(frame, *tensor, coords, *bounds)?;
+        let t = &program.tensors[*tensor];
+        let memory = Memory::Global(self.cx.args.tensor(*tensor));
+        let mut access = self.cx.access(frame, memory, &dims, t.align / t.dtype.bytes().max(1));
+        self.cx.write(&mut access, &values);
+        Ok(())
+    }
+}

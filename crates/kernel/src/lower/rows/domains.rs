@@ -1,0 +1,268 @@
+//! Loops over the columns: which domains share one, and what a chunk does.
+
+use std::collections::{HashMap, HashSet};
+
+use tilewright_ir::DType;
+use tilewright_ir::facts::{Domain, DomainKind};
+use tilewright_ir::program as ir;
+use tilewright_ir::program::OrderPolicy;
+
+use super::reduce::Reduction;
+use super::{MAX_SLOTS, Rows, slots};
+use crate::kernel::*;
+use crate::lower::access::{Frame, Pos};
+use crate::lower::eval::operands;
+use crate::lower::{LowerError, Rule, Source};
+
+/// Domains that run in one loop.
+pub(super) struct Group {
+    domains: Vec<Domain>,
+    /// The private array of each tile that a later loop reads.
+    stripes: HashMap<ir::ValueId, PrivateId>,
+}
+
+impl Rows<'_> {
+    /// The value that a domain evaluates.
+    fn root(&self, kind: &DomainKind) -> Result<ir::ValueId, LowerError> {
+        match kind {
+            DomainKind::Copy(value) | DomainKind::Materialize(value) => Ok(*value),
+            DomainKind::Reduce(op) | DomainKind::Store(op) => match &self.cx.program.ops[*op].op {
+                ir::Op::Reduce { value, .. } | ir::Op::Store { value, .. } => Ok(*value),
+                _ => {
+                    let detail = format!("{kind:?} is neither a reduction nor a store");
+                    Err(self.cx.error(Rule::Operation, detail))
+                }
+            },
+        }
+    }
+
+    /// Whether the expression of a domain, down to the tiles that are kept, uses a result of
+    /// these reductions.
+    fn uses(
+        &self,
+        kind: &DomainKind,
+        kept: &HashSet<ir::ValueId>,
+        results: &HashSet<ir::ValueId>,
+    ) -> Result<bool, LowerError> {
+        let root = self.root(kind)?;
+        let mut open = vec![root];
+        let mut seen = HashSet::new();
+        while let Some(value) = open.pop() {
+            if results.contains(&value) {
+                return Ok(true);
+            }
+            if !seen.insert(value) || (value != root && kept.contains(&value)) {
+                continue;
+            }
+            if let Some(op) = self.cx.definitions.get(&value) {
+                open.extend(operands(&self.cx.program.ops[*op].op));
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether a domain needs its elements in order, one after another.
+    fn ordered(&self, kind: &DomainKind) -> bool {
+        let DomainKind::Reduce(op) = kind else { return false };
+        match &self.cx.program.ops[*op].op {
+            ir::Op::Reduce { order, .. } => *order != OrderPolicy::UnorderedTree,
+            _ => false,
+        }
+    }
+
+    /// Splits the domains into loops: one each, or with `fuse` as many as have what they need.
+    pub(super) fn groups(&mut self) -> Result<Vec<Group>, LowerError> {
+        let mut groups: Vec<Vec<Domain>> = Vec::new();
+        let mut kept: HashSet<ir::ValueId> = HashSet::new();
+        let mut pending: HashSet<ir::ValueId> = HashSet::new();
+        let mut closed = true;
+        for domain in &self.variant.domains {
+            let ordered = self.ordered(&domain.kind);
+            let join = self.mapping.fuse
+                && !closed
+                && !ordered
+                && !self.uses(&domain.kind, &kept, &pending)?;
+            if !join {
+                groups.push(Vec::new());
+                pending.clear();
+            }
+            closed = ordered;
+            match &domain.kind {
+                DomainKind::Copy(v) | DomainKind::Materialize(v) => {
+                    kept.insert(*v);
+                }
+                DomainKind::Reduce(op) => pending.extend(&self.cx.program.ops[*op].results),
+                DomainKind::Store(_) => {}
+            }
+            if let Some(group) = groups.last_mut() {
+                group.push(domain.clone());
+            }
+        }
+        let mut result = Vec::new();
+        for i in 0..groups.len() {
+            let stripes = self.stripes(&groups[i], &groups[i + 1..])?;
+            result.push(Group { domains: groups[i].clone(), stripes });
+        }
+        Ok(result)
+    }
+
+    /// Declares private arrays for the tiles of a group that later loops read.
+    fn stripes(
+        &mut self,
+        group: &[Domain],
+        later: &[Vec<Domain>],
+    ) -> Result<HashMap<ir::ValueId, PrivateId>, LowerError> {
+        let mut arrays = HashMap::new();
+        for domain in group {
+            let (DomainKind::Copy(value) | DomainKind::Materialize(value)) = &domain.kind else {
+                continue;
+            };
+            let read = later.iter().flatten().any(|d| d.stripes.contains(value));
+            let dtype = self.cx.dtype(*value);
+            // A condition has no storage: it is computed again where it is read.
+            if !read || dtype == DType::Bool {
+                continue;
+            }
+            let len = slots(self.most_columns, self.mapping.workers(), self.mapping.vector.into());
+            let name = self.cx.program.values[*value].name.clone();
+            if len > MAX_SLOTS {
+                let detail = format!(
+                    "tile `%{name}` takes {len} elements per lane: bind the column dimension, \
+                     or use more workers"
+                );
+                return Err(self.cx.error(Rule::ExtentKnown, detail));
+            }
+            arrays.insert(*value, self.cx.b.private(&name, dtype, len));
+        }
+        Ok(arrays)
+    }
+
+    /// Runs the domains of a group over all columns.
+    pub(super) fn run(&mut self, group: &Group) -> Result<(), LowerError> {
+        for domain in &group.domains {
+            let root = self.root(&domain.kind)?;
+            self.cx.prepare(root)?;
+        }
+        if let [domain] = &group.domains[..] {
+            if let (DomainKind::Reduce(op), true) = (&domain.kind, self.ordered(&domain.kind)) {
+                return self.fold_in_order(*op);
+            }
+        }
+        let reductions = self.reductions(&group.domains)?;
+        let sets = if reductions.is_empty() { 1 } else { u64::from(self.mapping.accumulators) };
+        let chunk = self.mapping.workers() * u64::from(self.mapping.vector);
+        let zero = self.cx.b.int(0);
+        let size = self.cx.b.int(chunk as i64);
+        let full = self.cx.b.div(self.columns, size);
+        // One accumulator per reduction and set, set by set.
+        let one: Vec<ValueId> =
+            reductions.iter().map(|r| self.cx.b.literal(r.identity, r.dtype)).collect();
+        let mut partial = one.repeat(sets as usize);
+        let mut done = zero;
+        if sets > 1 {
+            let per_trip = self.cx.b.int(sets as i64);
+            let trips = self.cx.b.div(full, per_trip);
+            done = self.cx.b.mul(trips, per_trip);
+            partial = self.chunks(group, &reductions, (zero, done, sets), partial)?;
+        }
+        // What is left of the full chunks, and the partial one, go to the first set.
+        let rest = partial.split_off(reductions.len());
+        let mut first = self.chunks(group, &reductions, (done, full, 1), partial)?;
+        if self.cx.b.known(self.columns).is_none_or(|n| n as u64 % chunk != 0) {
+            let begin = self.cx.b.mul(full, size);
+            let left = self.cx.b.sub(self.columns, begin);
+            first = self.chunk(group, &reductions, full, Some(left), &first)?;
+        }
+        first.extend(rest);
+        for (i, reduction) in reductions.iter().enumerate() {
+            let parts: Vec<ValueId> =
+                first.iter().copied().skip(i).step_by(reductions.len()).collect();
+            self.finish_reduction(reduction, &parts)?;
+        }
+        for (value, array) in &group.stripes {
+            self.cx.sources.insert(*value, Source::Stripe(*array));
+        }
+        Ok(())
+    }
+
+    /// A loop over full chunks, `step` of them a trip, each with a set of accumulators.
+    fn chunks(
+        &mut self,
+        group: &Group,
+        reductions: &[Reduction],
+        (lo, hi, step): (ValueId, ValueId, u64),
+        partial: Vec<ValueId>,
+    ) -> Result<Vec<ValueId>, LowerError> {
+        if let (Some(first), Some(end)) = (self.cx.b.known(lo), self.cx.b.known(hi)) {
+            if first >= end {
+                return Ok(partial);
+            }
+            if end - first <= step as i64 {
+                return self.trip(group, reductions, lo, step, &partial);
+            }
+        }
+        let unroll = (self.mapping.unroll / step as u32).max(1);
+        let open = self.cx.b.begin_for(lo, hi, step, unroll, &partial);
+        let inner = open.inner().to_vec();
+        let next = self.trip(group, reductions, open.index(), step, &inner)?;
+        Ok(self.cx.b.end_for(open, &next))
+    }
+
+    fn trip(
+        &mut self,
+        group: &Group,
+        reductions: &[Reduction],
+        first: ValueId,
+        step: u64,
+        partial: &[ValueId],
+    ) -> Result<Vec<ValueId>, LowerError> {
+        let mut next = Vec::new();
+        for k in 0..step as usize {
+            let chunk = self.cx.b.add_int(first, k as i64);
+            let set = &partial[k * reductions.len()..(k + 1) * reductions.len()];
+            next.extend(self.chunk(group, reductions, chunk, None, set)?);
+        }
+        Ok(next)
+    }
+
+    /// One chunk: W·V elements, or the first `left` of them. Returns the new accumulators.
+    fn chunk(
+        &mut self,
+        group: &Group,
+        reductions: &[Reduction],
+        chunk: ValueId,
+        left: Option<ValueId>,
+        partial: &[ValueId],
+    ) -> Result<Vec<ValueId>, LowerError> {
+        let vector = i64::from(self.mapping.vector);
+        let pack = vector * i64::from(self.mapping.lanes);
+        let b = &mut self.cx.b;
+        let skipped = b.mul_int(self.subgroup, pack);
+        let begin = b.mul_int(chunk, self.mapping.workers() as i64 * vector);
+        let begin = b.add(begin, skipped);
+        let mut frame = Frame::at(Vec::new(), self.mapping.vector);
+        frame.axes.extend(self.axis.map(|axis| (axis, Pos::Lanes(begin))));
+        frame.slot = Some(b.mul_int(chunk, vector));
+        frame.limit = left.map(|left| b.sub(left, skipped));
+        let mut next = Vec::new();
+        let mut pending = reductions.iter().zip(partial);
+        for domain in &group.domains {
+            match &domain.kind {
+                DomainKind::Copy(value) | DomainKind::Materialize(value) => {
+                    let values = self.cx.compute(*value, &mut frame)?;
+                    if let Some(array) = group.stripes.get(value) {
+                        self.cx.write_stripe(*array, &frame, &values);
+                    }
+                    frame.memo.insert(*value, values);
+                }
+                DomainKind::Reduce(_) => {
+                    if let Some((reduction, partial)) = pending.next() {
+                        next.push(self.fold_chunk(reduction, &mut frame, *partial)?);
+                    }
+                }
+                DomainKind::Store(op) => self.store(*op, &mut frame)?,
+            }
+        }
+        Ok(next)
+    }
+}

@@ -1,0 +1,153 @@
+//! Reductions of a row: local folds, collectives, partial results in shared memory, and folds
+//! that must keep an order.
+
+use tilewright_ir::DType;
+use tilewright_ir::facts::{Domain, DomainKind};
+use tilewright_ir::program as ir;
+use tilewright_ir::program::{OrderPolicy, ReduceOp};
+
+use super::Rows;
+use crate::kernel::*;
+use crate::lower::access::{Frame, Pos};
+use crate::lower::{LowerError, Rule};
+
+/// A reduction of a loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Reduction {
+    op: ReduceOp,
+    value: ir::ValueId,
+    result: ir::ValueId,
+    /// Type of the partial results: 16-bit types accumulate in f32.
+    pub dtype: DType,
+    pub identity: f64,
+}
+
+impl Rows<'_> {
+    fn reduction(&self, op: ir::OpId) -> Result<Reduction, LowerError> {
+        let data = &self.cx.program.ops[op];
+        match (&data.op, data.results.first()) {
+            (ir::Op::Reduce { op, value, .. }, Some(result)) => {
+                let dtype = self.cx.dtype(*value).accumulator();
+                let identity = op.identity(dtype);
+                Ok(Reduction { op: *op, value: *value, result: *result, dtype, identity })
+            }
+            _ => Err(self.cx.error(Rule::Operation, "a reduction domain has no reduction")),
+        }
+    }
+
+    /// The reductions among some domains, in order.
+    pub(super) fn reductions(&self, domains: &[Domain]) -> Result<Vec<Reduction>, LowerError> {
+        domains
+            .iter()
+            .filter_map(|d| match d.kind {
+                DomainKind::Reduce(op) => Some(self.reduction(op)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Folds the lanes' elements of a chunk, in order, into their accumulators.
+    pub(super) fn fold_chunk(
+        &mut self,
+        reduction: &Reduction,
+        frame: &mut Frame,
+        partial: ValueId,
+    ) -> Result<ValueId, LowerError> {
+        let values = self.cx.eval(reduction.value, frame)?;
+        let mut partial = partial;
+        for v in 0..frame.vector {
+            let value = values[(v as usize).min(values.len() - 1)];
+            let mut value = self.cx.convert(value, reduction.dtype);
+            if let Some(limit) = frame.limit {
+                let inside = self.cx.below(frame.vector, v, limit);
+                let identity = self.cx.b.literal(reduction.identity, reduction.dtype);
+                value = self.cx.b.map(ir::MapOp::Select, &[inside, value, identity]);
+            }
+            partial = self.cx.combine(reduction.op, partial, value);
+        }
+        Ok(partial)
+    }
+
+    /// Combines the sets of accumulators, the lanes, and the subgroups, and remembers the
+    /// result, which every worker then has.
+    pub(super) fn finish_reduction(
+        &mut self,
+        reduction: &Reduction,
+        parts: &[ValueId],
+    ) -> Result<(), LowerError> {
+        let mut parts = parts.to_vec();
+        while parts.len() > 1 {
+            parts = parts
+                .chunks(2)
+                .map(|pair| match pair {
+                    [a, b] => self.cx.combine(reduction.op, *a, *b),
+                    _ => pair[0],
+                })
+                .collect();
+        }
+        let collective = Collective::Reduce(reduction.op);
+        let mut total = self.cx.b.collective(collective, parts[0]);
+        let subgroups = u64::from(self.mapping.subgroups);
+        if subgroups > 1 {
+            let name = self.cx.program.values[reduction.result].name.clone();
+            let b = &mut self.cx.b;
+            let (zero, one) = (b.int(0), b.int(1));
+            let partials = b.shared(&name, reduction.dtype, 1, subgroups, Layout::Plain);
+            let memory = Memory::Shared(partials);
+            let mine = Place::uniform(memory, self.subgroup);
+            b.store(mine, &[total], Some(Guard::count(one, 0.0)));
+            let barrier = match self.barrier {
+                Some(barrier) => barrier,
+                None => b.group_barrier("all"),
+            };
+            self.barrier = Some(barrier);
+            b.barrier(barrier);
+            // Lanes past the last subgroup read the identity.
+            let count = b.int(subgroups as i64);
+            let guard = (self.mapping.lanes as u64 != subgroups)
+                .then(|| Guard::count(count, reduction.identity));
+            let part = b.load1(Place::strided(memory, zero, 1), guard);
+            total = b.collective(collective, part);
+        }
+        self.finish(reduction, total);
+        Ok(())
+    }
+
+    fn finish(&mut self, reduction: &Reduction, total: ValueId) {
+        let dtype = self.cx.dtype(reduction.result);
+        let total = self.cx.convert(total, dtype);
+        self.cx.scalars.insert(reduction.result, total);
+    }
+
+    /// A reduction that states an order: every lane folds all elements one after another. Slow,
+    /// and exactly what was asked for. An ordered tree may be this chain.
+    pub(super) fn fold_in_order(&mut self, op: ir::OpId) -> Result<(), LowerError> {
+        let reduction = self.reduction(op)?;
+        let backwards = matches!(
+            self.cx.program.ops[op].op,
+            ir::Op::Reduce { order: OrderPolicy::FoldRight, .. }
+        );
+        let (zero, columns) = (self.cx.b.int(0), self.columns);
+        let identity = self.cx.b.literal(reduction.identity, reduction.dtype);
+        let open = self.cx.b.begin_for(zero, columns, 1, 1, &[identity]);
+        let (index, partial) = (open.index(), open.inner()[0]);
+        let element = if backwards {
+            let last = self.cx.b.add_int(columns, -1);
+            self.cx.b.sub(last, index)
+        } else {
+            index
+        };
+        let mut frame = Frame::at(Vec::new(), 1);
+        frame.axes.extend(self.axis.map(|axis| (axis, Pos::Uniform(element))));
+        let value = self.cx.eval(reduction.value, &mut frame)?[0];
+        let value = self.cx.convert(value, reduction.dtype);
+        let next = if backwards {
+            self.cx.combine(reduction.op, value, partial)
+        } else {
+            self.cx.combine(reduction.op, partial, value)
+        };
+        let results = self.cx.b.end_for(open, &[next]);
+        self.finish(&reduction, results[0]);
+        Ok(())
+    }
+}
