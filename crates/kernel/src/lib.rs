@@ -3,3 +3,4 @@ pub mod kernel;
 pub mod builder;
 pub mod text;
 pub mod visit;
+pub mod lower;
