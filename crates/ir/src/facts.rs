@@ -113,6 +113,18 @@ pub struct Payload {
     pub private_write: u64,
 }
 
+impl Payload {
+    /// The bytes of `count` such elements; `None` where they don't fit in 64 bits.
+    pub fn times(self, count: u64) -> Option<Payload> {
+        Some(Payload {
+            global_read: self.global_read.checked_mul(count)?,
+            global_write: self.global_write.checked_mul(count)?,
+            private_read: self.private_read.checked_mul(count)?,
+            private_write: self.private_write.checked_mul(count)?,
+        })
+    }
+}
+
 /// The domains of a row program under one reuse choice.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RowVariant {
@@ -141,7 +153,8 @@ pub struct RowFacts {
     pub axis: Option<AxisId>,
     /// Length of the column axis.
     pub columns: Extent,
-    /// Element type of the widest column tile that is loaded or stored.
+    /// Element type of the widest column tile that is loaded or stored; floats come before
+    /// integers (a mask says nothing about the arithmetic).
     pub dtype: DType,
     /// Reductions, in execution order.
     pub reductions: Vec<ReductionFact>,
