@@ -1,0 +1,380 @@
+//! Elementwise operations, conversions and folding of values that are known while emitting.
+
+use tilewright_ir::DType;
+use tilewright_ir::program::MapOp;
+use tilewright_kernel::kernel::{Elem, ValueId};
+
+use super::CodegenError;
+use super::emitter::{Class, Emitter, Reg, Val};
+
+/// The PTX type of a scalar parameter.
+pub(super) fn param_type(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => ".f32",
+        DType::F64 => ".f64",
+        DType::F16 | DType::BF16 => ".b16",
+        DType::I32 | DType::Bool => ".s32",
+    }
+}
+
+/// The value of an integer operation on known operands. Division by zero gives 0.
+fn fold_int(op: MapOp, a: i64, b: i64) -> Option<i64> {
+    Some(match op {
+        MapOp::Add => a.wrapping_add(b),
+        MapOp::Sub => a.wrapping_sub(b),
+        MapOp::Mul => a.wrapping_mul(b),
+        MapOp::Div => a.checked_div(b).unwrap_or(0),
+        MapOp::Mod => a.checked_rem(b).unwrap_or(0),
+        MapOp::Min | MapOp::MinNum => a.min(b),
+        MapOp::Max | MapOp::MaxNum => a.max(b),
+        MapOp::Eq => (a == b) as i64,
+        MapOp::Ne => (a != b) as i64,
+        MapOp::Lt => (a < b) as i64,
+        MapOp::Le => (a <= b) as i64,
+        MapOp::Gt => (a > b) as i64,
+        MapOp::Ge => (a >= b) as i64,
+        _ => return None,
+    })
+}
+
+impl Emitter<'_> {
+    pub(super) fn map(
+        &mut self,
+        op: MapOp,
+        args: &[ValueId],
+        result: ValueId,
+    ) -> Result<(), CodegenError> {
+        if let Some(val) = self.fold(op, args, result)? {
+            self.define(result, val);
+            return Ok(());
+        }
+        let operand = args.last().copied().ok_or_else(|| self.unsupported("an empty map"))?;
+        let elem = self.elem(operand)?;
+        let class = Class::of(elem);
+        let val = match (op, args) {
+            (MapOp::Select, [cond, then, otherwise]) => {
+                let cond = self.val(*cond)?;
+                let cond = self.in_reg(cond, Class::Pred);
+                self.select(class, cond, *then, *otherwise)?
+            }
+            (_, [a]) => {
+                let a = self.val(*a)?;
+                let a = self.in_reg(a, class);
+                self.unary(op, elem, a)?
+            }
+            (_, [a, b]) if op.is_comparison() => {
+                let (a, b) = (self.operand(*a)?, self.operand(*b)?);
+                self.compare(op, elem, &a, &b)?
+            }
+            (_, [a, b]) => {
+                let (a, b) = (self.val(*a)?, self.val(*b)?);
+                self.binary(op, elem, a, b)?
+            }
+            _ => return Err(self.unsupported(format!("{} of {} operands", op.name(), args.len()))),
+        };
+        self.define(result, Val::Reg(val));
+        Ok(())
+    }
+
+    fn fold(
+        &self,
+        op: MapOp,
+        args: &[ValueId],
+        result: ValueId,
+    ) -> Result<Option<Val>, CodegenError> {
+        if op == MapOp::Select
+            && let [cond, then, otherwise] = args
+            && let Val::Int(c) = self.val(*cond)?
+        {
+            return Ok(Some(self.val(if c != 0 { *then } else { *otherwise })?));
+        }
+        let [a, b] = args else { return Ok(None) };
+        let index = self.elem(*a)? == Elem::Index;
+        match (self.val(*a)?, self.val(*b)?) {
+            (Val::Int(a), Val::Int(b)) if index => Ok(fold_int(op, a, b).map(Val::Int)),
+            // Index identities keep unrolled address arithmetic short.
+            (Val::Int(0), b) if index && op == MapOp::Add => Ok(Some(b)),
+            (a, Val::Int(0)) if index && matches!(op, MapOp::Add | MapOp::Sub) => Ok(Some(a)),
+            (a, Val::Int(1)) if index && matches!(op, MapOp::Mul | MapOp::Div) => Ok(Some(a)),
+            (Val::Int(1), b) if index && op == MapOp::Mul => Ok(Some(b)),
+            (Val::Int(0), _) | (_, Val::Int(0)) if index && op == MapOp::Mul => {
+                Ok(Some(Val::Int(0)))
+            }
+            (Val::Int(a), Val::Int(b)) if self.class(result)? == Class::Pred => {
+                let both = (a != 0, b != 0);
+                Ok(match op {
+                    MapOp::And => Some(Val::Int((both.0 && both.1) as i64)),
+                    MapOp::Or => Some(Val::Int((both.0 || both.1) as i64)),
+                    _ => None,
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn select(
+        &mut self,
+        class: Class,
+        cond: Reg,
+        then: ValueId,
+        otherwise: ValueId,
+    ) -> Result<Reg, CodegenError> {
+        let (a, b) = (self.operand(then)?, self.operand(otherwise)?);
+        let out = self.reg(class);
+        match class {
+            Class::Pred => {
+                let (not, left, right) =
+                    (self.reg(Class::Pred), self.reg(Class::Pred), self.reg(Class::Pred));
+                self.inst(format_args!("not.pred {not}, {cond}"));
+                self.inst(format_args!("and.pred {left}, {cond}, {a}"));
+                self.inst(format_args!("and.pred {right}, {not}, {b}"));
+                self.inst(format_args!("or.pred {out}, {left}, {right}"));
+            }
+            _ => self.inst(format_args!("selp.{} {out}, {a}, {b}, {cond}", class.mov())),
+        }
+        Ok(out)
+    }
+
+    fn compare(&mut self, op: MapOp, elem: Elem, a: &str, b: &str) -> Result<Reg, CodegenError> {
+        let float = matches!(elem, Elem::Data(d) if d.is_float());
+        let test = match op {
+            MapOp::Eq => "eq",
+            // `!=` is true of NaN.
+            MapOp::Ne if float => "neu",
+            MapOp::Ne => "ne",
+            MapOp::Lt => "lt",
+            MapOp::Le => "le",
+            MapOp::Gt => "gt",
+            _ => "ge",
+        };
+        let out = self.reg(Class::Pred);
+        let ty = match Class::of(elem) {
+            Class::B64 => "s64",
+            Class::B32 => "s32",
+            Class::F32 => "f32",
+            Class::F64 => "f64",
+            Class::B16 | Class::Pred => {
+                return Err(self.unsupported(format!("{} of {elem:?}", op.name())));
+            }
+        };
+        self.inst(format_args!("setp.{test}.{ty} {out}, {a}, {b}"));
+        Ok(out)
+    }
+
+    /// A binary operation on registers; used by collectives.
+    pub(super) fn arith(
+        &mut self,
+        op: MapOp,
+        elem: Elem,
+        a: Reg,
+        b: Reg,
+    ) -> Result<Reg, CodegenError> {
+        self.binary(op, elem, Val::Reg(a), Val::Reg(b))
+    }
+
+    fn binary(&mut self, op: MapOp, elem: Elem, a: Val, b: Val) -> Result<Reg, CodegenError> {
+        let class = Class::of(elem);
+        let name = match (class, op) {
+            (Class::F32, MapOp::Add) => "add.rn.f32",
+            (Class::F32, MapOp::Sub) => "sub.rn.f32",
+            (Class::F32, MapOp::Mul) => "mul.rn.f32",
+            (Class::F32, MapOp::Div) => "div.rn.f32",
+            (Class::F32, MapOp::Min) => "min.NaN.f32",
+            (Class::F32, MapOp::Max) => "max.NaN.f32",
+            (Class::F32, MapOp::MinNum) => "min.f32",
+            (Class::F32, MapOp::MaxNum) => "max.f32",
+            (Class::F64, MapOp::Add) => "add.rn.f64",
+            (Class::F64, MapOp::Sub) => "sub.rn.f64",
+            (Class::F64, MapOp::Mul) => "mul.rn.f64",
+            (Class::F64, MapOp::Div) => "div.rn.f64",
+            (Class::F64, MapOp::MinNum) => "min.f64",
+            (Class::F64, MapOp::MaxNum) => "max.f64",
+            (Class::F64, MapOp::Min | MapOp::Max) => return Ok(self.nan_extremum(op, a, b)),
+            (Class::F32 | Class::F64, MapOp::Mod) => {
+                return Err(self.unsupported("a float remainder"));
+            }
+            (Class::B64, MapOp::Add) => "add.s64",
+            (Class::B64, MapOp::Sub) => "sub.s64",
+            (Class::B64, MapOp::Mul) => "mul.lo.s64",
+            (Class::B64, MapOp::Div) => "div.s64",
+            (Class::B64, MapOp::Mod) => "rem.s64",
+            (Class::B64, MapOp::Min | MapOp::MinNum) => "min.s64",
+            (Class::B64, MapOp::Max | MapOp::MaxNum) => "max.s64",
+            (Class::B32, MapOp::Add) => "add.s32",
+            (Class::B32, MapOp::Sub) => "sub.s32",
+            (Class::B32, MapOp::Mul) => "mul.lo.s32",
+            (Class::B32, MapOp::Div) => "div.s32",
+            (Class::B32, MapOp::Mod) => "rem.s32",
+            (Class::B32, MapOp::Min | MapOp::MinNum) => "min.s32",
+            (Class::B32, MapOp::Max | MapOp::MaxNum) => "max.s32",
+            (Class::Pred, MapOp::And) => "and.pred",
+            (Class::Pred, MapOp::Or) => "or.pred",
+            _ => return Err(self.unsupported(format!("{} of {elem:?}", op.name()))),
+        };
+        // Integer division by zero must give 0, not whatever the hardware leaves.
+        let guarded = matches!(class, Class::B64 | Class::B32)
+            && matches!(op, MapOp::Div | MapOp::Mod)
+            && !matches!(b, Val::Int(n) if n != 0);
+        let first = self.text_of(a, class);
+        let second = self.text_of(b, class);
+        let out = self.reg(class);
+        self.inst(format_args!("{name} {out}, {first}, {second}"));
+        if guarded {
+            let zero = self.reg(Class::Pred);
+            let ty = if class == Class::B64 { "s64" } else { "s32" };
+            self.inst(format_args!("setp.eq.{ty} {zero}, {second}, 0"));
+            self.inst(format_args!("@{zero} mov.{} {out}, 0", class.mov()));
+        }
+        Ok(out)
+    }
+
+    /// f64 has no NaN-keeping extremum instruction: an unordered pair gives their sum, a NaN.
+    fn nan_extremum(&mut self, op: MapOp, a: Val, b: Val) -> Reg {
+        let (a, b) = (self.text_of(a, Class::F64), self.text_of(b, Class::F64));
+        let (plain, sum, out, nan) = (
+            self.reg(Class::F64),
+            self.reg(Class::F64),
+            self.reg(Class::F64),
+            self.reg(Class::Pred),
+        );
+        let name = if op == MapOp::Min { "min" } else { "max" };
+        self.inst(format_args!("{name}.f64 {plain}, {a}, {b}"));
+        self.inst(format_args!("setp.nan.f64 {nan}, {a}, {b}"));
+        self.inst(format_args!("add.rn.f64 {sum}, {a}, {b}"));
+        self.inst(format_args!("selp.f64 {out}, {sum}, {plain}, {nan}"));
+        out
+    }
+
+    fn unary(&mut self, op: MapOp, elem: Elem, a: Reg) -> Result<Reg, CodegenError> {
+        let class = a.class;
+        let plain = match (class, op) {
+            (Class::F32, MapOp::Neg) => "neg.f32",
+            (Class::F32, MapOp::Abs) => "abs.f32",
+            (Class::F32, MapOp::Sqrt) => "sqrt.rn.f32",
+            (Class::F64, MapOp::Neg) => "neg.f64",
+            (Class::F64, MapOp::Abs) => "abs.f64",
+            (Class::F64, MapOp::Sqrt) => "sqrt.rn.f64",
+            (Class::B32, MapOp::Neg) => "neg.s32",
+            (Class::B32, MapOp::Abs) => "abs.s32",
+            (Class::B64, MapOp::Neg) => "neg.s64",
+            (Class::B64, MapOp::Abs) => "abs.s64",
+            (Class::Pred, MapOp::Not) => "not.pred",
+            (Class::F32, MapOp::Exp) => return Ok(self.exp_f32(a)),
+            (Class::F32, MapOp::Log) => return Ok(self.log_f32(a)),
+            (Class::F32, MapOp::Tanh) => return Ok(self.tanh_f32(a)),
+            (Class::F32, MapOp::Erf) => return Ok(self.erf_f32(a)),
+            _ => return Err(self.unsupported(format!("{} of {elem:?}", op.name()))),
+        };
+        let out = self.reg(class);
+        self.inst(format_args!("{plain} {out}, {a}"));
+        Ok(out)
+    }
+
+    pub(super) fn fma(
+        &mut self,
+        a: ValueId,
+        b: ValueId,
+        c: ValueId,
+        result: ValueId,
+    ) -> Result<(), CodegenError> {
+        let class = self.class(result)?;
+        let ty = match class {
+            Class::F32 => "f32",
+            Class::F64 => "f64",
+            _ => return Err(self.unsupported("a fused multiply-add of integers")),
+        };
+        let (a, b, c) = (self.operand(a)?, self.operand(b)?, self.operand(c)?);
+        let out = self.reg(class);
+        self.inst(format_args!("fma.rn.{ty} {out}, {a}, {b}, {c}"));
+        self.define(result, Val::Reg(out));
+        Ok(())
+    }
+
+    pub(super) fn cast(&mut self, value: ValueId, result: ValueId) -> Result<(), CodegenError> {
+        let (from, to) = (self.elem(value)?, self.elem(result)?);
+        let val = self.val(value)?;
+        if from == to {
+            self.define(result, val);
+            return Ok(());
+        }
+        if let (Val::Int(v), Elem::Index | Elem::Data(DType::I32)) = (val, to) {
+            let v = if to == Elem::Index { v } else { i64::from(v as i32) };
+            self.define(result, Val::Int(v));
+            return Ok(());
+        }
+        if let (Val::Float(v, _), Elem::Data(d)) = (val, to)
+            && d.is_float()
+        {
+            self.define(result, Val::Float(d.round(v), d));
+            return Ok(());
+        }
+        let source = self.in_reg(val, Class::of(from));
+        let out = self.convert(source, from, to)?;
+        self.define(result, Val::Reg(out));
+        Ok(())
+    }
+
+    /// Converts a register between element types.
+    fn convert(&mut self, source: Reg, from: Elem, to: Elem) -> Result<Reg, CodegenError> {
+        use DType::{BF16, Bool, F16, F32, F64, I32};
+        use Elem::{Data, Index};
+        let out = self.reg(Class::of(to));
+        let name = match (from, to) {
+            (Data(F16), Data(F32)) => "cvt.f32.f16",
+            (Data(F32), Data(F16)) => "cvt.rn.f16.f32",
+            (Data(F16), Data(F64)) => "cvt.f64.f16",
+            (Data(F64), Data(F16)) => "cvt.rn.f16.f64",
+            (Data(F32), Data(BF16)) => "cvt.rn.bf16.f32",
+            (Data(F32), Data(F64)) => "cvt.f64.f32",
+            (Data(F64), Data(F32)) => "cvt.rn.f32.f64",
+            (Data(I32), Data(F32)) => "cvt.rn.f32.s32",
+            (Data(I32), Data(F64)) => "cvt.rn.f64.s32",
+            (Data(F32), Data(I32)) => "cvt.rzi.s32.f32",
+            (Data(F64), Data(I32)) => "cvt.rzi.s32.f64",
+            (Data(I32), Index) => "cvt.s64.s32",
+            (Index, Data(I32)) => "cvt.u32.u64",
+            (Index, Data(F32)) => "cvt.rn.f32.s64",
+            (Index, Data(F64)) => "cvt.rn.f64.s64",
+            (Data(BF16), Data(F32)) => {
+                // A bf16 is the upper half of an f32.
+                let zero = self.reg(Class::B16);
+                self.inst(format_args!("mov.b16 {zero}, 0"));
+                self.inst(format_args!("mov.b32 {out}, {{{zero}, {source}}}"));
+                return Ok(out);
+            }
+            (Data(BF16), _) => {
+                let wide = self.convert(source, from, Data(F32))?;
+                return self.convert(wide, Data(F32), to);
+            }
+            (Data(F16), Data(BF16)) => {
+                let wide = self.convert(source, from, Data(F32))?;
+                return self.convert(wide, Data(F32), to);
+            }
+            (Data(Bool), Data(F32)) => {
+                self.inst(format_args!("selp.f32 {out}, 0f3F800000, 0f00000000, {source}"));
+                return Ok(out);
+            }
+            (Data(Bool), Data(F64)) => {
+                self.inst(format_args!(
+                    "selp.f64 {out}, 0d3FF0000000000000, 0d0000000000000000, {source}"
+                ));
+                return Ok(out);
+            }
+            (Data(Bool), Data(I32)) => {
+                self.inst(format_args!("selp.b32 {out}, 1, 0, {source}"));
+                return Ok(out);
+            }
+            (Data(I32), Data(Bool)) => {
+                self.inst(format_args!("setp.ne.s32 {out}, {source}, 0"));
+                return Ok(out);
+            }
+            (Data(F32), Data(Bool)) => {
+                self.inst(format_args!("setp.neu.f32 {out}, {source}, 0f00000000"));
+                return Ok(out);
+            }
+            _ => return Err(self.unsupported(format!("a cast from {from:?} to {to:?}"))),
+        };
+        self.inst(format_args!("{name} {out}, {source}"));
+        Ok(out)
+    }
+}

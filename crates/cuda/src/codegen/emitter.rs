@@ -1,0 +1,441 @@
+//! The emitter's state: registers, values, labels and the text so far.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+
+use tilewright_ir::DType;
+use tilewright_kernel::kernel::{
+    ArgId, ArgKind, Block, Collective, Elem, Kernel, Literal, Op, PrivateId, Stmt, Type, ValueId,
+};
+
+use super::{CodegenError, PtxTarget};
+
+/// Register classes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Class {
+    /// 64-bit integers and addresses.
+    B64,
+    /// 32-bit integers.
+    B32,
+    /// 16-bit floats, untyped.
+    B16,
+    /// f32.
+    F32,
+    /// f64.
+    F64,
+    /// Predicates.
+    Pred,
+}
+
+impl Class {
+    pub(super) const ALL: [Class; 6] =
+        [Class::B64, Class::B32, Class::B16, Class::F32, Class::F64, Class::Pred];
+
+    pub(super) fn prefix(self) -> &'static str {
+        match self {
+            Class::B64 => "%rd",
+            Class::B32 => "%r",
+            Class::B16 => "%h",
+            Class::F32 => "%f",
+            Class::F64 => "%fd",
+            Class::Pred => "%p",
+        }
+    }
+
+    fn declaration(self) -> &'static str {
+        match self {
+            Class::B64 => ".b64",
+            Class::B32 => ".b32",
+            Class::B16 => ".b16",
+            Class::F32 => ".f32",
+            Class::F64 => ".f64",
+            Class::Pred => ".pred",
+        }
+    }
+
+    /// The type suffix of a plain `mov`.
+    pub(super) fn mov(self) -> &'static str {
+        match self {
+            Class::F32 => "f32",
+            Class::F64 => "f64",
+            Class::Pred => "pred",
+            Class::B64 => "b64",
+            Class::B32 => "b32",
+            Class::B16 => "b16",
+        }
+    }
+
+    pub(super) fn of(elem: Elem) -> Class {
+        match elem {
+            Elem::Index => Class::B64,
+            Elem::Data(DType::F32) => Class::F32,
+            Elem::Data(DType::F64) => Class::F64,
+            Elem::Data(DType::F16 | DType::BF16) => Class::B16,
+            Elem::Data(DType::I32) => Class::B32,
+            Elem::Data(DType::Bool) => Class::Pred,
+        }
+    }
+}
+
+/// A register.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Reg {
+    pub(super) class: Class,
+    pub(super) number: u32,
+}
+
+impl std::fmt::Display for Reg {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}{}", self.class.prefix(), self.number)
+    }
+}
+
+/// What a value is while emitting: a register, or a number known now.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Val {
+    Reg(Reg),
+    /// Index or i32 (sign-extended), or bool as 0 and 1.
+    Int(i64),
+    /// f32 or f64; f32 values are exactly representable.
+    Float(f64, DType),
+}
+
+/// Most statements that unrolling may produce.
+pub(super) const STATEMENT_LIMIT: usize = 200_000;
+
+/// Emits one kernel.
+pub struct Emitter<'a> {
+    pub(super) kernel: &'a Kernel,
+    #[allow(dead_code)]
+    pub(super) target: PtxTarget,
+    pub(super) text: String,
+    counts: HashMap<Class, u32>,
+    pub(super) values: HashMap<ValueId, Val>,
+    /// Registers of private array elements: one per (array, element).
+    pub(super) private: HashMap<(PrivateId, u64), Reg>,
+    labels: u32,
+    pub(super) statements: usize,
+    /// Global base address per buffer argument.
+    pub(super) bases: HashMap<ArgId, Reg>,
+    /// Lane number as a 64-bit register.
+    pub(super) lane: Option<Reg>,
+    /// Subgroup number as a 64-bit register.
+    pub(super) subgroup: Option<Reg>,
+    /// Address of the group's shared memory.
+    pub(super) shared: Option<Reg>,
+}
+
+impl<'a> Emitter<'a> {
+    pub(super) fn new(kernel: &'a Kernel, target: PtxTarget) -> Self {
+        Emitter {
+            kernel,
+            target,
+            text: String::new(),
+            counts: HashMap::new(),
+            values: HashMap::new(),
+            private: HashMap::new(),
+            labels: 0,
+            statements: 0,
+            bases: HashMap::new(),
+            lane: None,
+            subgroup: None,
+            shared: None,
+        }
+    }
+
+    /// A fresh register.
+    pub(super) fn reg(&mut self, class: Class) -> Reg {
+        let count = self.counts.entry(class).or_insert(0);
+        *count += 1;
+        Reg { class, number: *count - 1 }
+    }
+
+    /// A fresh label.
+    pub(super) fn label(&mut self, what: &str) -> String {
+        self.labels += 1;
+        format!("$L{}_{what}", self.labels)
+    }
+
+    /// Appends one instruction.
+    pub(super) fn inst(&mut self, text: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(self.text, "    {text};");
+    }
+
+    pub(super) fn place_label(&mut self, label: &str) {
+        let _ = writeln!(self.text, "{label}:");
+    }
+
+    pub(super) fn unsupported(&self, construct: impl Into<String>) -> CodegenError {
+        CodegenError::Unsupported { kernel: self.kernel.name.clone(), construct: construct.into() }
+    }
+
+    /// The element type of a value.
+    pub(super) fn elem(&self, value: ValueId) -> Result<Elem, CodegenError> {
+        match self.kernel.values[value].ty {
+            Type::Elem(elem) => Ok(elem),
+            Type::Fragment { .. } => Err(self.unsupported("a matrix fragment")),
+            Type::Token => Err(self.unsupported("an asynchronous token")),
+        }
+    }
+
+    pub(super) fn class(&self, value: ValueId) -> Result<Class, CodegenError> {
+        Ok(Class::of(self.elem(value)?))
+    }
+
+    pub(super) fn val(&self, value: ValueId) -> Result<Val, CodegenError> {
+        self.values.get(&value).copied().ok_or_else(|| CodegenError::Undefined {
+            kernel: self.kernel.name.clone(),
+            value: format!("{value:?}"),
+        })
+    }
+
+    /// An operand's text: a register or an immediate. Predicates and 16-bit values are moved to a
+    /// register first.
+    pub(super) fn operand(&mut self, value: ValueId) -> Result<String, CodegenError> {
+        let class = self.class(value)?;
+        let val = self.val(value)?;
+        Ok(self.text_of(val, class))
+    }
+
+    pub(super) fn text_of(&mut self, val: Val, class: Class) -> String {
+        match (val, class) {
+            (Val::Reg(reg), _) => reg.to_string(),
+            (Val::Int(v), Class::Pred) => {
+                let p = self.reg(Class::Pred);
+                self.inst(format_args!("setp.ne.s32 {p}, {}, 0", i32::from(v != 0)));
+                p.to_string()
+            }
+            (Val::Int(v), _) => v.to_string(),
+            (Val::Float(v, _), Class::F64) => format!("0d{:016X}", v.to_bits()),
+            (Val::Float(v, dtype), Class::B16) => {
+                let bits = half_bits(v, dtype);
+                let h = self.reg(Class::B16);
+                self.inst(format_args!("mov.b16 {h}, 0x{bits:04X}"));
+                h.to_string()
+            }
+            (Val::Float(v, _), _) => format!("0f{:08X}", (v as f32).to_bits()),
+        }
+    }
+
+    /// A value in a register.
+    pub(super) fn in_reg(&mut self, val: Val, class: Class) -> Reg {
+        if let Val::Reg(reg) = val {
+            return reg;
+        }
+        let text = self.text_of(val, class);
+        let reg = self.reg(class);
+        self.inst(format_args!("mov.{} {reg}, {text}", class.mov()));
+        reg
+    }
+
+    pub(super) fn define(&mut self, value: ValueId, val: Val) {
+        self.values.insert(value, val);
+    }
+
+    /// Loads arguments and the lane's coordinates.
+    pub(super) fn prologue(&mut self) -> Result<(), CodegenError> {
+        for (id, arg) in self.kernel.args.iter() {
+            match arg.kind {
+                ArgKind::Buffer { .. } => {
+                    let (generic, global) = (self.reg(Class::B64), self.reg(Class::B64));
+                    self.inst(format_args!("ld.param.u64 {generic}, [p_{}]", arg.name));
+                    self.inst(format_args!("cvta.to.global.u64 {global}, {generic}"));
+                    self.bases.insert(id, global);
+                }
+                ArgKind::Number(_) => {}
+                ArgKind::TensorMap { .. } => return Err(self.unsupported("a tensor map")),
+            }
+        }
+        let (tid, lane, lane64) =
+            (self.reg(Class::B32), self.reg(Class::B32), self.reg(Class::B64));
+        self.inst(format_args!("mov.u32 {tid}, %tid.x"));
+        self.inst(format_args!("and.b32 {lane}, {tid}, 31"));
+        self.inst(format_args!("cvt.u64.u32 {lane64}, {lane}"));
+        self.lane = Some(lane64);
+        let (warp, warp64) = (self.reg(Class::B32), self.reg(Class::B64));
+        self.inst(format_args!("shr.u32 {warp}, {tid}, 5"));
+        self.inst(format_args!("cvt.u64.u32 {warp64}, {warp}"));
+        self.subgroup = Some(warp64);
+        if self.kernel.shared_bytes() > 0 {
+            let base = self.reg(Class::B64);
+            self.inst(format_args!("mov.u64 {base}, shared_memory"));
+            self.shared = Some(base);
+        }
+        Ok(())
+    }
+
+    /// Emits every statement of a block.
+    pub(super) fn block(&mut self, block: &Block) -> Result<(), CodegenError> {
+        block.stmts.iter().try_for_each(|stmt| self.stmt(stmt))
+    }
+
+    fn stmt(&mut self, stmt: &Stmt) -> Result<(), CodegenError> {
+        self.statements += 1;
+        if self.statements > STATEMENT_LIMIT {
+            return Err(CodegenError::TooLong {
+                kernel: self.kernel.name.clone(),
+                limit: STATEMENT_LIMIT,
+            });
+        }
+        let result = stmt.results.first().copied();
+        match (&stmt.op, result) {
+            (Op::Const(literal), Some(result)) => {
+                let val = match (literal, self.elem(result)?) {
+                    (Literal::Int(v), Elem::Data(d)) if d.is_float() => Val::Float(*v as f64, d),
+                    (Literal::Int(v), _) => Val::Int(*v),
+                    (Literal::Float(v), Elem::Data(d)) => Val::Float(*v, d),
+                    (Literal::Float(v), Elem::Index) => Val::Int(*v as i64),
+                };
+                self.define(result, val);
+                Ok(())
+            }
+            (Op::Arg(arg), Some(result)) => self.arg(*arg, result),
+            (Op::GroupId(dim), Some(result)) => self.group_id(*dim, result),
+            (Op::SubgroupId, Some(result)) => {
+                let val = self.subgroup.map_or(Val::Int(0), Val::Reg);
+                let val = if self.kernel.subgroups == 1 { Val::Int(0) } else { val };
+                self.define(result, val);
+                Ok(())
+            }
+            (Op::Lane, Some(result)) => {
+                let val = self.lane.map_or(Val::Int(0), Val::Reg);
+                self.define(result, val);
+                Ok(())
+            }
+            (Op::Map { op, args }, Some(result)) => self.map(*op, args, result),
+            (Op::Fma { a, b, c }, Some(result)) => self.fma(*a, *b, *c, result),
+            (Op::Cast(value), Some(result)) => self.cast(*value, result),
+            (Op::Load { place, guard }, Some(_)) => self.load(place, guard.as_ref(), &stmt.results),
+            (Op::Store { place, values, guard }, _) => self.store(place, values, guard.as_ref()),
+            (Op::Collective { op, value }, Some(result)) => self.collective(*op, *value, result),
+            (Op::Barrier(_), _) => {
+                if self.kernel.barriers.len() > 1 {
+                    return Err(self.unsupported("more than one barrier"));
+                }
+                self.inst(format_args!("bar.sync 0"));
+                Ok(())
+            }
+            (Op::For { .. }, _) => self.for_loop(stmt),
+            (Op::If { .. }, _) => self.branch(stmt),
+            (op, _) => Err(self.unsupported(format!("{op:?}"))),
+        }
+    }
+
+    fn arg(&mut self, arg: ArgId, result: ValueId) -> Result<(), CodegenError> {
+        let class = self.class(result)?;
+        let reg = self.reg(class);
+        let name = &self.kernel.args[arg].name;
+        let ty = match class {
+            Class::B64 => "s64",
+            Class::B32 => "s32",
+            Class::B16 => "b16",
+            Class::F32 => "f32",
+            Class::F64 => "f64",
+            Class::Pred => return Err(self.unsupported("a bool argument")),
+        };
+        self.inst(format_args!("ld.param.{ty} {reg}, [p_{name}]"));
+        self.define(result, Val::Reg(reg));
+        Ok(())
+    }
+
+    fn group_id(&mut self, dim: u32, result: ValueId) -> Result<(), CodegenError> {
+        // The innermost grid dimension is PTX's x, which has the largest limit.
+        let axis = match self.kernel.grid.len() as u32 - 1 - dim.min(2) {
+            0 => "x",
+            1 => "y",
+            _ => "z",
+        };
+        let (narrow, wide) = (self.reg(Class::B32), self.reg(Class::B64));
+        self.inst(format_args!("mov.u32 {narrow}, %ctaid.{axis}"));
+        self.inst(format_args!("cvt.u64.u32 {wide}, {narrow}"));
+        self.define(result, Val::Reg(wide));
+        Ok(())
+    }
+
+    fn collective(
+        &mut self,
+        op: Collective,
+        value: ValueId,
+        result: ValueId,
+    ) -> Result<(), CodegenError> {
+        let elem = self.elem(value)?;
+        let class = Class::of(elem);
+        let val = self.val(value)?;
+        let out = match op {
+            Collective::Any => {
+                let p = self.in_reg(val, Class::Pred);
+                let any = self.reg(Class::Pred);
+                self.inst(format_args!("vote.sync.any.pred {any}, {p}, 0xffffffff"));
+                any
+            }
+            Collective::Reduce(fold) => {
+                let mut acc = self.in_reg(val, class);
+                for mask in [16, 8, 4, 2, 1] {
+                    let other = self.shuffle(acc, &format!("{mask}"), "bfly")?;
+                    acc = self.arith(fold.combine(), elem, acc, other)?;
+                }
+                acc
+            }
+            Collective::Broadcast(lane) => {
+                let reg = self.in_reg(val, class);
+                self.shuffle(reg, &format!("{lane}"), "idx")?
+            }
+            Collective::ShuffleXor(mask) => {
+                let reg = self.in_reg(val, class);
+                self.shuffle(reg, &format!("{mask}"), "bfly")?
+            }
+        };
+        self.define(result, Val::Reg(out));
+        Ok(())
+    }
+
+    /// Exchanges a register between lanes; 64-bit values go in two halves.
+    fn shuffle(&mut self, from: Reg, lane: &str, mode: &str) -> Result<Reg, CodegenError> {
+        let to = self.reg(from.class);
+        match from.class {
+            Class::F32 | Class::B32 => {
+                self.inst(format_args!(
+                    "shfl.sync.{mode}.b32 {to}, {from}, {lane}, 31, 0xffffffff"
+                ));
+            }
+            Class::F64 | Class::B64 => {
+                let halves: Vec<Reg> = (0..4).map(|_| self.reg(Class::B32)).collect();
+                let (lo, hi, lo2, hi2) = (halves[0], halves[1], halves[2], halves[3]);
+                self.inst(format_args!("mov.b64 {{{lo}, {hi}}}, {from}"));
+                for (a, b) in [(lo, lo2), (hi, hi2)] {
+                    self.inst(format_args!(
+                        "shfl.sync.{mode}.b32 {b}, {a}, {lane}, 31, 0xffffffff"
+                    ));
+                }
+                self.inst(format_args!("mov.b64 {to}, {{{lo2}, {hi2}}}"));
+            }
+            Class::B16 | Class::Pred => {
+                return Err(self.unsupported("a shuffle of 16-bit or bool values"));
+            }
+        }
+        Ok(to)
+    }
+
+    /// The finished body: register declarations, then the code.
+    pub(super) fn finish(mut self) -> String {
+        self.inst(format_args!("ret"));
+        let mut out = String::new();
+        for class in Class::ALL {
+            if let Some(count) = self.counts.get(&class) {
+                let _ =
+                    writeln!(out, "    .reg {} {}<{count}>;", class.declaration(), class.prefix());
+            }
+        }
+        out.push_str(&self.text);
+        out
+    }
+}
+
+/// The 16 bits of a float rounded to a 16-bit type.
+fn half_bits(v: f64, dtype: DType) -> u16 {
+    match dtype {
+        DType::BF16 => half::bf16::from_f64(v).to_bits(),
+        _ => half::f16::from_f64(v).to_bits(),
+    }
+}

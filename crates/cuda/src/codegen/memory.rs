@@ -1,0 +1,422 @@
+//! Loads and stores: addresses, vector widths and guards.
+
+use tilewright_ir::DType;
+use tilewright_ir::program::Access;
+use tilewright_kernel::kernel::{
+    ArgKind, Elem, Guard, GuardTest, Kernel, Layout, Memory, Place, PrivateId, SharedId, ValueId,
+};
+
+use super::CodegenError;
+use super::emitter::{Class, Emitter, Reg, Val};
+
+/// A lane's address and what surrounds the access.
+struct Address {
+    /// Text inside the brackets.
+    text: String,
+    /// `global`, `global.nc` or `shared`.
+    space: &'static str,
+    dtype: DType,
+}
+
+impl Emitter<'_> {
+    /// `base + lane·stride + index` in elements: a register or a number.
+    fn element(&mut self, place: &Place) -> Result<Val, CodegenError> {
+        let mut at = self.val(place.base)?;
+        if place.lane_stride != 0 {
+            let lane = self.lane.ok_or_else(|| self.unsupported("a lane outside a body"))?;
+            let out = self.reg(Class::B64);
+            let base = self.text_of(at, Class::B64);
+            self.inst(format_args!("mad.lo.s64 {out}, {lane}, {}, {base}", place.lane_stride));
+            at = Val::Reg(out);
+        }
+        if let Some(index) = place.index {
+            let class = self.class(index)?;
+            let val = self.val(index)?;
+            let mut reg = self.in_reg(val, class);
+            if class == Class::B32 {
+                let wide = self.reg(Class::B64);
+                self.inst(format_args!("cvt.s64.s32 {wide}, {reg}"));
+                reg = wide;
+            }
+            let out = self.reg(Class::B64);
+            let base = self.text_of(at, Class::B64);
+            self.inst(format_args!("add.s64 {out}, {reg}, {base}"));
+            at = Val::Reg(out);
+        }
+        Ok(at)
+    }
+
+    fn address(&mut self, place: &Place) -> Result<Address, CodegenError> {
+        let (base, offset, space, dtype, row) = match place.memory {
+            Memory::Global(arg) => {
+                let ArgKind::Buffer { dtype, access, .. } = self.kernel.args[arg].kind else {
+                    return Err(self.unsupported("an access to an argument that is no buffer"));
+                };
+                let base = self.bases.get(&arg).copied();
+                // Read-only inputs don't alias outputs, so the non-coherent path may serve them.
+                let space = if access == Access::In { "global.nc" } else { "global" };
+                (base, 0, space, dtype, None)
+            }
+            Memory::Shared(id) => {
+                let buffer = &self.kernel.shared[id];
+                let row = match buffer.layout {
+                    Layout::Plain => None,
+                    Layout::Padded(pad) => Some((buffer.cols, u64::from(pad))),
+                    Layout::Swizzled(_) => {
+                        return Err(self.unsupported("a swizzled shared buffer"));
+                    }
+                };
+                let offset = shared_offset(self.kernel, Some(id));
+                (self.shared, offset, "shared", buffer.dtype, row)
+            }
+            Memory::Private(_) => return Err(self.unsupported("the address of a private array")),
+        };
+        let base = base.ok_or_else(|| self.unsupported("an access to an unknown buffer"))?;
+        let mut element = self.element(place)?;
+        if let Some((cols, pad)) = row {
+            element = self.padded(element, cols, pad);
+        }
+        let size = dtype.bytes() as i64;
+        let text = match element {
+            Val::Int(e) => format!("[{base}+{}]", e * size + offset as i64),
+            Val::Reg(e) => {
+                let out = self.reg(Class::B64);
+                self.inst(format_args!("mad.lo.s64 {out}, {e}, {size}, {base}"));
+                format!("[{out}+{offset}]")
+            }
+            Val::Float(..) => return Err(self.unsupported("a float address")),
+        };
+        Ok(Address { text, space, dtype })
+    }
+
+    /// Logical row-major offset to storage with `pad` unused elements after each row.
+    fn padded(&mut self, element: Val, cols: u64, pad: u64) -> Val {
+        match element {
+            Val::Int(e) => Val::Int(e + e / cols.max(1) as i64 * pad as i64),
+            other => {
+                let e = self.in_reg(other, Class::B64);
+                let (row, out) = (self.reg(Class::B64), self.reg(Class::B64));
+                self.inst(format_args!("div.u64 {row}, {e}, {}", cols.max(1)));
+                self.inst(format_args!("mad.lo.s64 {out}, {row}, {pad}, {e}"));
+                Val::Reg(out)
+            }
+        }
+    }
+
+    /// Predicates of a guard: whether all `width` elements take part, and whether element `v`
+    /// does.
+    fn guard(&mut self, guard: &Guard, width: usize) -> Result<(Reg, Vec<Reg>), CodegenError> {
+        match guard.test {
+            GuardTest::Mask(mask) => {
+                let val = self.val(mask)?;
+                let p = self.in_reg(val, Class::Pred);
+                Ok((p, vec![p; width]))
+            }
+            GuardTest::Count(limit) => {
+                let limit = self.operand(limit)?;
+                let lane = self.lane.ok_or_else(|| self.unsupported("a lane outside a body"))?;
+                let first = if width == 1 {
+                    lane
+                } else {
+                    let first = self.reg(Class::B64);
+                    self.inst(format_args!("mul.lo.s64 {first}, {lane}, {width}"));
+                    first
+                };
+                let mut each = Vec::with_capacity(width);
+                for v in 0..width {
+                    let p = self.reg(Class::Pred);
+                    let position = if v == 0 {
+                        first
+                    } else {
+                        let position = self.reg(Class::B64);
+                        self.inst(format_args!("add.s64 {position}, {first}, {v}"));
+                        position
+                    };
+                    self.inst(format_args!("setp.lt.s64 {p}, {position}, {limit}"));
+                    each.push(p);
+                }
+                // Elements are in order, so all take part iff the last does.
+                let all = each.last().copied().ok_or_else(|| self.unsupported("width 0"))?;
+                Ok((all, each))
+            }
+        }
+    }
+
+    pub(super) fn load(
+        &mut self,
+        place: &Place,
+        guard: Option<&Guard>,
+        results: &[ValueId],
+    ) -> Result<(), CodegenError> {
+        if let Memory::Private(array) = place.memory {
+            return self.load_private(array, place, guard, results);
+        }
+        let address = self.address(place)?;
+        let class = Class::of(Elem::Data(address.dtype));
+        let out: Vec<Reg> = results.iter().map(|_| self.reg(class)).collect();
+        match guard {
+            None => self.load_vector(&address, &out, None),
+            Some(guard) => {
+                let fill = self.text_of(fill_value(guard.fill, address.dtype), class);
+                for reg in &out {
+                    self.inst(format_args!("mov.{} {reg}, {fill}", class.mov()));
+                }
+                let (all, each) = self.guard(guard, out.len())?;
+                self.load_vector(&address, &out, Some(all));
+                if out.len() > 1 && matches!(guard.test, GuardTest::Count(_)) {
+                    for (v, p) in each.iter().enumerate().take(out.len() - 1) {
+                        let partial = self.partial(*p, all);
+                        self.load_one(&address, out[v], v as u64, Some(partial));
+                    }
+                }
+            }
+        }
+        for (result, reg) in results.iter().zip(out) {
+            self.define(*result, Val::Reg(reg));
+        }
+        Ok(())
+    }
+
+    /// `p` without `all`.
+    fn partial(&mut self, p: Reg, all: Reg) -> Reg {
+        let (not, partial) = (self.reg(Class::Pred), self.reg(Class::Pred));
+        self.inst(format_args!("not.pred {not}, {all}"));
+        self.inst(format_args!("and.pred {partial}, {p}, {not}"));
+        partial
+    }
+
+    fn load_one(&mut self, address: &Address, reg: Reg, element: u64, predicate: Option<Reg>) {
+        let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
+        let at = offset(&address.text, element * address.dtype.bytes());
+        self.inst(format_args!("{prefix}ld.{}.{} {reg}, {at}", address.space, reg.class.mov()));
+    }
+
+    /// One access for all elements: at most 16 bytes each; 16-bit elements travel in pairs.
+    fn load_vector(&mut self, address: &Address, out: &[Reg], predicate: Option<Reg>) {
+        let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
+        if out.len() == 1 {
+            self.load_one(address, out[0], 0, predicate);
+            return;
+        }
+        let mut done = 0u64;
+        if out[0].class == Class::B16 {
+            for chunk in out.chunks(8) {
+                let pairs: Vec<Reg> = chunk.chunks(2).map(|_| self.reg(Class::B32)).collect();
+                let at = offset(&address.text, done);
+                let list = join(&pairs);
+                let vector = vector_suffix(pairs.len());
+                self.inst(format_args!("{prefix}ld.{}{vector}.b32 {list}, {at}", address.space));
+                for (pair, halves) in pairs.iter().zip(chunk.chunks(2)) {
+                    self.inst(format_args!(
+                        "{prefix}mov.b32 {{{}, {}}}, {pair}",
+                        halves[0], halves[1]
+                    ));
+                }
+                done += 2 * chunk.len() as u64;
+            }
+            return;
+        }
+        let size = address.dtype.bytes();
+        for chunk in out.chunks((16 / size) as usize) {
+            let at = offset(&address.text, done);
+            let vector = vector_suffix(chunk.len());
+            let ty = chunk[0].class.mov();
+            self.inst(format_args!(
+                "{prefix}ld.{}{vector}.{ty} {}, {at}",
+                address.space,
+                join(chunk)
+            ));
+            done += size * chunk.len() as u64;
+        }
+    }
+
+    pub(super) fn store(
+        &mut self,
+        place: &Place,
+        values: &[ValueId],
+        guard: Option<&Guard>,
+    ) -> Result<(), CodegenError> {
+        if let Memory::Private(array) = place.memory {
+            return self.store_private(array, place, values, guard);
+        }
+        let address = self.address(place)?;
+        let class = Class::of(Elem::Data(address.dtype));
+        let mut regs = Vec::with_capacity(values.len());
+        for value in values {
+            let val = self.val(*value)?;
+            regs.push(self.in_reg(val, class));
+        }
+        let (all, each) = match guard {
+            None => (None, Vec::new()),
+            Some(guard) => {
+                let (all, each) = self.guard(guard, regs.len())?;
+                (Some(all), each)
+            }
+        };
+        self.store_vector(&address, &regs, all);
+        if regs.len() > 1
+            && let Some(all) = all
+            && matches!(guard.map(|g| g.test), Some(GuardTest::Count(_)))
+        {
+            for (v, p) in each.iter().enumerate().take(regs.len() - 1) {
+                let partial = self.partial(*p, all);
+                let at = offset(&address.text, v as u64 * address.dtype.bytes());
+                self.inst(format_args!(
+                    "@{partial} st.{}.{} {at}, {}",
+                    address.space,
+                    regs[v].class.mov(),
+                    regs[v]
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn store_vector(&mut self, address: &Address, regs: &[Reg], predicate: Option<Reg>) {
+        let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
+        let space = address.space;
+        let size = address.dtype.bytes();
+        if regs.len() == 1 {
+            let ty = regs[0].class.mov();
+            self.inst(format_args!("{prefix}st.{space}.{ty} {}, {}", address.text, regs[0]));
+            return;
+        }
+        let mut done = 0;
+        for chunk in regs.chunks((16 / size) as usize) {
+            let at = offset(&address.text, done);
+            if chunk[0].class == Class::B16 {
+                let mut pairs = Vec::new();
+                for halves in chunk.chunks(2) {
+                    let pair = self.reg(Class::B32);
+                    self.inst(format_args!("mov.b32 {pair}, {{{}, {}}}", halves[0], halves[1]));
+                    pairs.push(pair);
+                }
+                let vector = vector_suffix(pairs.len());
+                self.inst(format_args!("{prefix}st.{space}{vector}.b32 {at}, {}", join(&pairs)));
+            } else {
+                let vector = vector_suffix(chunk.len());
+                let ty = chunk[0].class.mov();
+                self.inst(format_args!("{prefix}st.{space}{vector}.{ty} {at}, {}", join(chunk)));
+            }
+            done += size * chunk.len() as u64;
+        }
+    }
+
+    /// The register of a private element.
+    fn slot(&mut self, array: PrivateId, element: u64) -> Reg {
+        if let Some(reg) = self.private.get(&(array, element)) {
+            return *reg;
+        }
+        let class = Class::of(Elem::Data(self.kernel.private[array].dtype));
+        let reg = self.reg(class);
+        self.private.insert((array, element), reg);
+        reg
+    }
+
+    fn private_index(&self, array: PrivateId, place: &Place) -> Result<u64, CodegenError> {
+        match (self.val(place.base)?, place.index) {
+            (Val::Int(e), None) if e >= 0 => Ok(e as u64),
+            _ => Err(CodegenError::PrivateIndex {
+                kernel: self.kernel.name.clone(),
+                array: self.kernel.private[array].name.clone(),
+            }),
+        }
+    }
+
+    fn load_private(
+        &mut self,
+        array: PrivateId,
+        place: &Place,
+        guard: Option<&Guard>,
+        results: &[ValueId],
+    ) -> Result<(), CodegenError> {
+        let first = self.private_index(array, place)?;
+        let dtype = self.kernel.private[array].dtype;
+        let class = Class::of(Elem::Data(dtype));
+        let each = match guard {
+            None => None,
+            Some(g) => {
+                let fill = self.text_of(fill_value(g.fill, dtype), class);
+                Some((self.guard(g, results.len())?.1, fill))
+            }
+        };
+        for (v, result) in results.iter().enumerate() {
+            let slot = self.slot(array, first + v as u64);
+            let out = self.reg(class);
+            match &each {
+                None => self.inst(format_args!("mov.{} {out}, {slot}", class.mov())),
+                Some((predicates, fill)) => self.inst(format_args!(
+                    "selp.{} {out}, {slot}, {fill}, {}",
+                    class.mov(),
+                    predicates[v]
+                )),
+            }
+            self.define(*result, Val::Reg(out));
+        }
+        Ok(())
+    }
+
+    fn store_private(
+        &mut self,
+        array: PrivateId,
+        place: &Place,
+        values: &[ValueId],
+        guard: Option<&Guard>,
+    ) -> Result<(), CodegenError> {
+        let first = self.private_index(array, place)?;
+        let each = match guard {
+            None => None,
+            Some(g) => Some(self.guard(g, values.len())?.1),
+        };
+        for (v, value) in values.iter().enumerate() {
+            let slot = self.slot(array, first + v as u64);
+            let text = self.operand(*value)?;
+            let prefix = each.as_ref().map(|e| format!("@{} ", e[v])).unwrap_or_default();
+            self.inst(format_args!("{prefix}mov.{} {slot}, {text}", slot.class.mov()));
+        }
+        Ok(())
+    }
+}
+
+/// Where a shared buffer starts, or how much all need: buffers follow each other, each from a
+/// multiple of 16 bytes, so that vector accesses are aligned.
+pub(super) fn shared_offset(kernel: &Kernel, buffer: Option<SharedId>) -> u64 {
+    let before = kernel.shared.iter().take_while(|(id, _)| Some(*id) != buffer);
+    before.map(|(_, b)| b.bytes().next_multiple_of(16)).sum()
+}
+
+/// The fill of a guarded load as a value of the element type.
+fn fill_value(fill: f64, dtype: DType) -> Val {
+    match dtype {
+        DType::I32 | DType::Bool => Val::Int(fill as i64),
+        _ => Val::Float(dtype.round(fill), dtype),
+    }
+}
+
+/// An address with a further byte offset.
+fn offset(address: &str, bytes: u64) -> String {
+    if bytes == 0 {
+        return address.to_string();
+    }
+    // Always of the form [base+n].
+    match address.trim_end_matches(']').rsplit_once('+') {
+        Some((base, n)) => format!("{base}+{}]", n.parse::<i64>().unwrap_or(0) + bytes as i64),
+        None => format!("{}+{bytes}]", address.trim_end_matches(']')),
+    }
+}
+
+fn vector_suffix(len: usize) -> &'static str {
+    match len {
+        2 => ".v2",
+        4 => ".v4",
+        _ => "",
+    }
+}
+
+fn join(regs: &[Reg]) -> String {
+    if let [only] = regs {
+        return only.to_string();
+    }
+    let list: Vec<String> = regs.iter().map(Reg::to_string).collect();
+    format!("{{{}}}", list.join(", "))
+}

@@ -1,0 +1,123 @@
+//! PTX text from a kernel.
+//!
+//! One PTX entry per kernel. Index values are 64-bit integers, bool values are predicates, 16-bit
+//! floats are untyped 16-bit registers. Arithmetic names its rounding (`add.rn`, `mul.rn`), which
+//! forbids contraction: only [`Op::Fma`](tilewright_kernel::kernel::Op::Fma) fuses. Loops with
+//! known bounds and `unroll: 0`, and loops that index a private array, are emitted trip by trip,
+//! so that private arrays become registers.
+
+mod arith;
+mod control;
+mod emitter;
+mod math;
+mod memory;
+
+use tilewright_kernel::kernel::{ArgKind, Elem, Kernel};
+
+pub use emitter::Emitter;
+
+/// What the text is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PtxTarget {
+    /// Compute capability times ten: 80, 90, …
+    pub sm: u32,
+    /// PTX version times ten: 70 for 7.0.
+    pub version: u32,
+}
+
+impl PtxTarget {
+    /// The lowest target that kernels without asynchronous atoms need: sm_80, PTX 7.0 (R450
+    /// drivers).
+    pub const BASE: PtxTarget = PtxTarget { sm: 80, version: 70 };
+}
+
+/// A PTX module with one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ptx {
+    /// The module's text.
+    pub text: String,
+    /// Name of the entry.
+    pub entry: String,
+    /// Threads per group.
+    pub threads: u32,
+    /// Dynamic shared memory in bytes.
+    pub shared_bytes: u64,
+}
+
+/// A kernel that can't be expressed in PTX.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum CodegenError {
+    /// A construct that this emitter does not cover.
+    #[error("kernel `{kernel}`: {construct} has no PTX form here")]
+    Unsupported { kernel: String, construct: String },
+    /// Subgroups must be warps.
+    #[error("kernel `{kernel}` has subgroups of {lanes} lanes; a warp has 32")]
+    Lanes { kernel: String, lanes: u32 },
+    /// More threads than a block can have.
+    #[error("kernel `{kernel}` needs {threads} threads per group; a block has at most 1024")]
+    Threads { kernel: String, threads: u64 },
+    /// A private array whose index isn't known after unrolling.
+    #[error(
+        "kernel `{kernel}`: private array `{array}` is indexed by a value that is only known at run time"
+    )]
+    PrivateIndex { kernel: String, array: String },
+    /// A value used before its definition: the kernel was not validated.
+    #[error("kernel `{kernel}`: value {value} has no definition here; validate the kernel first")]
+    Undefined { kernel: String, value: String },
+    /// Full unrolling would exceed the statement budget.
+    #[error(
+        "kernel `{kernel}`: unrolling passes {limit} statements; use wider groups or no stripes"
+    )]
+    TooLong { kernel: String, limit: usize },
+}
+
+/// Emits the PTX module of a validated kernel.
+///
+/// # Errors
+/// [`CodegenError`] names the construct that has no PTX form.
+pub fn emit(kernel: &Kernel, target: PtxTarget) -> Result<Ptx, CodegenError> {
+    if kernel.lanes != 32 {
+        return Err(CodegenError::Lanes { kernel: kernel.name.clone(), lanes: kernel.lanes });
+    }
+    let threads = u64::from(kernel.lanes) * u64::from(kernel.subgroups);
+    if threads > 1024 {
+        return Err(CodegenError::Threads { kernel: kernel.name.clone(), threads });
+    }
+    let mut emitter = Emitter::new(kernel, target);
+    emitter.prologue()?;
+    emitter.block(&kernel.body)?;
+    let body = emitter.finish();
+    Ok(Ptx {
+        text: module(kernel, target, threads as u32, &body),
+        entry: kernel.name.clone(),
+        threads: threads as u32,
+        shared_bytes: memory::shared_offset(kernel, None),
+    })
+}
+
+fn module(kernel: &Kernel, target: PtxTarget, threads: u32, body: &str) -> String {
+    let mut params = Vec::new();
+    for (_, arg) in kernel.args.iter() {
+        let ty = match arg.kind {
+            ArgKind::Buffer { .. } => ".u64",
+            ArgKind::Number(Elem::Index) => ".s64",
+            ArgKind::Number(Elem::Data(dtype)) => arith::param_type(dtype),
+            ArgKind::TensorMap { .. } => ".u64",
+        };
+        params.push(format!("    .param {ty} p_{}", arg.name));
+    }
+    let shared = if kernel.shared_bytes() > 0 {
+        ".extern .shared .align 128 .b8 shared_memory[];\n\n"
+    } else {
+        ""
+    };
+    format!(
+        ".version {}.{}\n.target sm_{}\n.address_size 64\n\n{shared}.visible .entry {}(\n{}\n)\n.maxntid {threads}, 1, 1\n{{\n{body}}}\n",
+        target.version / 10,
+        target.version % 10,
+        target.sm,
+        kernel.name,
+        params.join(",\n"),
+    )
+}

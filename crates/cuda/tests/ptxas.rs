@@ -1,0 +1,223 @@
+//! Emitted PTX is assembled by `ptxas` where it is found (`TILEWRIGHT_PTXAS`, else the search
+//! path); the tests say so where it isn't, unless `TILEWRIGHT_REQUIRE_PTXAS` asks for a failure.
+
+use std::process::Command;
+
+use tilewright_cuda::{PtxTarget, emit};
+use tilewright_ir::DType;
+use tilewright_ir::program::{Access, MapOp, ReduceOp};
+use tilewright_kernel::builder::KernelBuilder;
+use tilewright_kernel::kernel::{
+    ArgSource, Collective, Elem, Guard, Kernel, Layout, Memory, Place, Scope, Size, Type,
+};
+
+/// Registers and spill bytes per thread, or `None` where there is no assembler.
+fn assemble(ptx: &str, sm: &str) -> Option<(u32, u32)> {
+    let tool = std::env::var("TILEWRIGHT_PTXAS").unwrap_or_else(|_| "ptxas".to_string());
+    let folder = std::env::temp_dir();
+    let name = format!("tilewright-{}-{:?}", std::process::id(), std::thread::current().id())
+        .replace(['(', ')'], "");
+    let (source, object) = (folder.join(format!("{name}.ptx")), folder.join(format!("{name}.o")));
+    std::fs::write(&source, ptx).unwrap();
+    let output =
+        Command::new(&tool).args(["-v", "-arch", sm, "-o"]).arg(&object).arg(&source).output();
+    let _ = std::fs::remove_file(&source);
+    let _ = std::fs::remove_file(&object);
+    let output = match output {
+        Ok(output) => output,
+        Err(_) if std::env::var_os("TILEWRIGHT_REQUIRE_PTXAS").is_none() => {
+            eprintln!("skipped: no ptxas found");
+            return None;
+        }
+        Err(error) => panic!("ptxas is required but `{tool}` doesn't start: {error}"),
+    };
+    let log = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{sm}: {log}\n{ptx}");
+    let number = |after: &str| -> u32 {
+        let text = log.split(after).nth(1).unwrap_or("").trim_start();
+        text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+    };
+    let spills = log
+        .split(" bytes spill stores")
+        .next()
+        .and_then(|s| s.rsplit([' ', ',']).next())
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
+    Some((number("Used "), spills))
+}
+
+fn check(kernel: &Kernel) {
+    let ptx = emit(kernel, PtxTarget::BASE).unwrap();
+    for sm in ["sm_80", "sm_90", "sm_90a"] {
+        // The text is for sm_80; newer assemblers take it for newer machines.
+        if let Some((_, spills)) = assemble(&ptx.text, sm) {
+            assert_eq!(spills, 0, "{sm}: {}", kernel.name);
+        }
+    }
+}
+
+/// y = f(x) for every operation of one element type, each applied to the last result.
+fn every_operation(dtype: DType, ops: &[MapOp]) -> Kernel {
+    let mut b = KernelBuilder::new("every_operation", 32, 2);
+    let x = b.buffer("x", dtype, Access::In, 16, ArgSource::Free);
+    let y = b.buffer("y", dtype, Access::Out, 16, ArgSource::Free);
+    let n = b.number("n", Elem::Index, ArgSource::Free);
+    let g = b.grid(Size::Arg(n), 64);
+    let subgroup = b.subgroup_id();
+    let rows = b.mul_int(g, 64);
+    let offset = b.mul_int(subgroup, 32);
+    let base = b.add(rows, offset);
+    let n = b.arg(n);
+    let limit = b.sub(n, base);
+    let place = Place::strided(Memory::Global(x), base, 1);
+    let mut v = b.load1(place, Some(Guard::count(limit, 1.0)));
+    for op in ops {
+        v = match op.arity() {
+            1 => b.map(*op, &[v]),
+            2 if op.is_comparison() => {
+                let one = b.literal(1.0, dtype);
+                let test = b.map(*op, &[v, one]);
+                b.map(MapOp::Select, &[test, v, one])
+            }
+            _ => {
+                let one = b.literal(3.0, dtype);
+                b.map(*op, &[v, one])
+            }
+        };
+    }
+    let place = Place::strided(Memory::Global(y), base, 1);
+    b.store(place, &[v], Some(Guard::count(limit, 0.0)));
+    b.finish()
+}
+
+#[test]
+fn f32_operations_assemble() {
+    use MapOp::*;
+    check(&every_operation(
+        DType::F32,
+        &[
+            Add, Sub, Mul, Div, Min, Max, MinNum, MaxNum, Neg, Abs, Eq, Ne, Lt, Le, Gt, Ge, Exp,
+            Log, Sqrt, Tanh, Erf,
+        ],
+    ));
+}
+
+#[test]
+fn f64_and_integer_operations_assemble() {
+    use MapOp::*;
+    let common = [Add, Sub, Mul, Div, Min, Max, MinNum, MaxNum, Neg, Abs, Eq, Ne, Lt, Le, Gt, Ge];
+    check(&every_operation(DType::F64, &[&common[..], &[Sqrt]].concat()));
+    check(&every_operation(DType::I32, &[&common[..], &[Mod]].concat()));
+}
+
+/// A row sum through stripes, subgroup and group collectives, in each type and width.
+fn row_sum(dtype: DType, width: u32) -> Kernel {
+    let mut b = KernelBuilder::new("row_sum", 32, 4);
+    let x = b.buffer("x", dtype, Access::In, 16, ArgSource::Free);
+    let y = b.buffer("y", DType::F32, Access::Out, 4, ArgSource::Free);
+    let row = b.grid(Size::Const(37), 1);
+    let chunk = 128 * i64::from(width);
+    let stripe = b.private("stripe", DType::F32, 3 * u64::from(width));
+    let partials = b.shared("partials", DType::F32, 1, 4, Layout::Plain);
+    let barrier = b.group_barrier("all");
+    let subgroup = b.subgroup_id();
+    let own = b.mul_int(subgroup, 32 * i64::from(width));
+    let start = b.mul_int(row, 3 * chunk);
+    let base = b.add(start, own);
+    let zero = b.literal(0.0, DType::F32);
+    let (lo, hi) = (b.int(0), b.int(3));
+    b.for_loop((lo, hi, 1), 1, &[], |b, i, _| {
+        let at = b.mul_int(i, chunk);
+        let at = b.add(base, at);
+        let place = Place::strided(Memory::Global(x), at, i64::from(width));
+        let left = b.mul_int(i, chunk);
+        let total = b.int(3 * chunk - 5);
+        let left = b.sub(total, left);
+        let left = b.sub(left, own);
+        let values = b.load(place, width, Some(Guard::count(left, 0.0)));
+        let values: Vec<_> = values.iter().map(|v| b.cast(*v, Elem::Data(DType::F32))).collect();
+        let slot = b.mul_int(i, i64::from(width));
+        b.store(Place::uniform(Memory::Private(stripe), slot), &values, None);
+        vec![]
+    });
+    let (lo, hi) = (b.int(0), b.int(3 * i64::from(width)));
+    let sum = b.for_loop((lo, hi, 1), 1, &[zero], |b, i, acc| {
+        let v = b.load1(Place::uniform(Memory::Private(stripe), i), None);
+        vec![b.map(MapOp::Add, &[acc[0], v])]
+    });
+    let sum = b.collective(Collective::Reduce(ReduceOp::Add), sum[0]);
+    let one = b.int(1);
+    let first = Some(Guard::count(one, 0.0));
+    b.store(Place::uniform(Memory::Shared(partials), subgroup), &[sum], first);
+    b.barrier(barrier);
+    let zero_index = b.int(0);
+    let four = b.int(4);
+    let place = Place::strided(Memory::Shared(partials), zero_index, 1);
+    let all = b.load1(place, Some(Guard::count(four, 0.0)));
+    let all = b.collective(Collective::Reduce(ReduceOp::Add), all);
+    b.store(Place::uniform(Memory::Global(y), row), &[all], first);
+    b.finish()
+}
+
+#[test]
+fn row_sums_assemble_without_spills() {
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        for width in [1, 2, 4] {
+            check(&row_sum(dtype, width));
+        }
+    }
+}
+
+#[test]
+fn wide_loads_are_one_access() {
+    let text = emit(&row_sum(DType::F32, 4), PtxTarget::BASE).unwrap().text;
+    assert!(text.contains("ld.global.nc.v4.f32"), "{text}");
+    assert!(!text.contains(".local"), "{text}");
+}
+
+#[test]
+fn run_time_loops_and_branches_assemble() {
+    let mut b = KernelBuilder::new("loops", 32, 1);
+    let y = b.buffer("y", DType::F32, Access::Out, 4, ArgSource::Free);
+    let n = b.number("n", Elem::Index, ArgSource::Free);
+    let s = b.number("s", Elem::Data(DType::F32), ArgSource::Free);
+    let (n, s) = (b.arg(n), b.arg(s));
+    let row = b.grid(Size::Const(4), 1);
+    let (zero, one) = (b.int(0), b.literal(1.0, DType::F32));
+    // The carries swap places each trip: assignment must be simultaneous.
+    let swapped = b.for_loop((zero, n, 3), 4, &[s, one], |b, _, c| {
+        let sum = b.map(MapOp::Add, &[c[0], c[1]]);
+        vec![c[1], sum]
+    });
+    let test = b.compare(MapOp::Lt, row, n);
+    let out = b.if_else(
+        test,
+        |b| vec![b.map(MapOp::Mul, &[swapped[0], swapped[1]])],
+        |_| vec![swapped[1]],
+    );
+    let first = b.int(1);
+    let guard = Some(Guard::count(first, 0.0));
+    b.store(Place::uniform(Memory::Global(y), row), &out, guard);
+    check(&b.finish());
+}
+
+#[test]
+fn what_has_no_form_is_an_error_that_names_it() {
+    let mut b = KernelBuilder::new("wide", 16, 1);
+    b.grid(Size::Const(1), 1);
+    let error = emit(&b.finish(), PtxTarget::BASE).unwrap_err().to_string();
+    assert!(error.contains("16 lanes") && error.contains("32"), "{error}");
+
+    let mut kernel = KernelBuilder::new("tokens", 32, 1).finish();
+    kernel.grid.push(tilewright_kernel::kernel::GridDim { size: Size::Const(1), step: 1 });
+    let token = kernel
+        .values
+        .push(tilewright_kernel::kernel::Value { ty: Type::Token, scope: Scope::Subgroup });
+    kernel.body.stmts.push(tilewright_kernel::kernel::Stmt {
+        op: tilewright_kernel::kernel::Op::Wait { tokens: vec![token], pending: 0 },
+        results: vec![],
+    });
+    let error = emit(&kernel, PtxTarget::BASE).unwrap_err().to_string();
+    assert!(error.contains("Wait"), "{error}");
+}
