@@ -10,6 +10,8 @@ mod control;
 mod matrix;
 mod memory;
 mod scope;
+mod sum;
+mod tidy;
 
 pub use control::{OpenBlock, OpenIf, OpenLoop};
 
@@ -64,6 +66,8 @@ pub struct KernelBuilder {
     ints: HashMap<ValueId, i64>,
     /// Index operations with a constant right operand, for folding chains.
     chains: HashMap<ValueId, (MapOp, ValueId, i64)>,
+    /// Index values that are sums.
+    sums: HashMap<ValueId, sum::Sum>,
 }
 
 impl KernelBuilder {
@@ -92,6 +96,7 @@ impl KernelBuilder {
             depth: HashMap::new(),
             ints: HashMap::new(),
             chains: HashMap::new(),
+            sums: HashMap::new(),
         }
     }
 
@@ -100,13 +105,14 @@ impl KernelBuilder {
         &self.kernel
     }
 
-    /// The finished kernel, not yet validated.
+    /// The finished kernel, not yet validated: without statements that nothing reads.
     pub fn finish(mut self) -> Kernel {
         let mut stmts = std::mem::take(&mut self.prologue);
         for block in std::mem::take(&mut self.blocks) {
             stmts.extend(block.stmts);
         }
         self.kernel.body = Block { stmts };
+        tidy::tidy(&mut self.kernel);
         self.kernel
     }
 
@@ -332,11 +338,16 @@ impl KernelBuilder {
         if !movable || !safe {
             return self.emit1(stmt, ty);
         }
-        let value = self.pure(Pure::Map(op, args.to_vec()), stmt, ty, args);
-        if args.len() == 2 && self.is_index(args[0]) {
-            if let Some(c) = self.known(args[1]) {
-                self.chains.insert(value, (op, args[0], c));
-            }
+        self.pure(Pure::Map(op, args.to_vec()), stmt, ty, args)
+    }
+
+    /// An index operation as it is, remembered for folding.
+    fn raw_index(&mut self, op: MapOp, a: ValueId, b: ValueId) -> ValueId {
+        let stmt = Op::Map { op, args: vec![a, b] };
+        let ty = Type::Elem(Elem::Index);
+        let value = self.pure(Pure::Map(op, vec![a, b]), stmt, ty, &[a, b]);
+        if let Some(c) = self.known(b) {
+            self.chains.insert(value, (op, a, c));
         }
         value
     }
@@ -412,13 +423,17 @@ impl KernelBuilder {
             }
             (Sub, _, _) if a == b => Some(self.int(0)),
             (Min | Max, _, _) if a == b => Some(a),
-            (Add | Mul | Min | Max, _, Some(c)) => {
-                let (inner, x, d) = *self.chains.get(&a)?;
-                if inner != op {
-                    return None;
-                }
+            (Add, _, _) => self.ordered_sum(a, b),
+            (Mul | Min | Max, _, Some(c)) => {
+                let folded = match self.chains.get(&a) {
+                    Some((inner, x, d)) if *inner == op => Some((*x, *d)),
+                    _ => None,
+                };
+                let Some((x, d)) = folded else {
+                    let distributed = if op == Mul { self.distributed(a, c) } else { None };
+                    return Some(distributed.unwrap_or_else(|| self.raw_index(op, a, b)));
+                };
                 let folded = match op {
-                    Add => c.checked_add(d)?,
                     Mul => c.checked_mul(d)?,
                     Min => c.min(d),
                     _ => c.max(d),
