@@ -6,9 +6,9 @@
 //! there is no constant pool). The contract:
 //!
 //! - While a fragment is live the general emitter places no vector or mask instruction, so every
-//!   vector and mask register is free except those that hold fragments, and a tile statement may
-//!   clobber all the others. Which registers hold a fragment is the tile emitter's choice: see
-//!   [`registers`].
+//!   vector and mask register is free except those that hold fragments. All live fragments have
+//!   one shape; fragment `slot` holds the [`registers`] from `slot · registers` on. A statement
+//!   may clobber mask registers, and [`scratch`] vector registers from the highest downward.
 //! - General registers: only [`TileContext::temps`] may be written ([`temps`] says how many a
 //!   statement needs; at most [`MAX_TEMPS`]). Operands are read where [`Loc`] says and never lie
 //!   in a temp. `rsp` stays as it is.
@@ -17,12 +17,20 @@
 //!
 //! [`Atom::OuterProduct`]: tilewright_kernel::kernel::Atom::OuterProduct
 
+mod emitter;
+mod map;
+mod memory;
+mod mma;
+#[cfg(test)]
+mod tests;
+
 use iced_x86::code_asm::{AsmRegister64, CodeAssembler};
 use tilewright_ir::DType;
 use tilewright_ir::program::MapOp;
 use tilewright_plan::mapping::CpuIsa;
 
 use crate::error::CpuError;
+use emitter::Emitter;
 
 /// Most general registers that a tile statement may ask for.
 pub const MAX_TEMPS: usize = 10;
@@ -109,6 +117,9 @@ pub enum TileOp<L = Loc> {
         from: Tile,
         /// Where to.
         view: TileView<L>,
+        /// Write whole aligned vectors around the caches. A kernel that asks for it ends with a
+        /// store fence.
+        stream: bool,
     },
     /// Elementwise operation.
     Map {
@@ -154,10 +165,10 @@ impl<L: Copy> TileOp<L> {
         match self {
             TileOp::Fill { to, value } => TileOp::Fill { to: *to, value: *value },
             TileOp::Load { to, view } => TileOp::Load { to: *to, view: view.map(f) },
-            TileOp::Store { from, view } => TileOp::Store { from: *from, view: view.map(f) },
-            TileOp::Map { op, to, args } => {
-                TileOp::Map { op: *op, to: *to, args: args.clone() }
+            TileOp::Store { from, view, stream } => {
+                TileOp::Store { from: *from, view: view.map(f), stream: *stream }
             }
+            TileOp::Map { op, to, args } => TileOp::Map { op: *op, to: *to, args: args.clone() },
             TileOp::Mma { acc, a, b, depth } => {
                 TileOp::Mma { acc: *acc, a: a.map(f), b: b.map(f), depth: f(*depth) }
             }
@@ -182,10 +193,35 @@ pub fn registers(tile: Tile) -> u32 {
     tile.rows * tile.vectors
 }
 
+/// Vector registers that a statement clobbers, from the highest downward: `registers` times the
+/// live fragments, plus this, is at most what the instruction set has.
+pub fn scratch(op: &TileOp, isa: CpuIsa) -> u32 {
+    // One vector per mask, and one while they are made.
+    let masks = |view: &TileView, vectors: u32| match (isa, view.cols) {
+        (CpuIsa::Avx512, _) | (_, None) => 0,
+        (_, Some(Loc::Const(_))) => 2,
+        (_, Some(_)) => vectors + 1,
+    };
+    match op {
+        TileOp::Fill { .. } => 0,
+        TileOp::Load { to: tile, view } | TileOp::Store { from: tile, view, .. } => {
+            masks(view, tile.vectors)
+        }
+        TileOp::Map { args, .. } => {
+            args.iter().filter(|a| matches!(a, TileArg::Slot(_))).count() as u32
+        }
+        TileOp::Mma { acc, b, .. } => mma::scratch(*acc, isa, masks(b, acc.vectors)),
+    }
+}
+
 /// How many general registers a statement needs.
 pub fn temps(op: &TileOp) -> usize {
-    let _ = op;
-    MAX_TEMPS
+    match op {
+        TileOp::Fill { .. } => 1,
+        TileOp::Map { .. } => 0,
+        TileOp::Load { view, .. } | TileOp::Store { view, .. } => memory::temps(view),
+        TileOp::Mma { a, b, depth, acc } => mma::temps(*acc, a, b, *depth),
+    }
 }
 
 /// Appends the instructions of a statement.
@@ -198,6 +234,12 @@ pub fn emit(
     context: &TileContext<'_>,
     asm: &mut CodeAssembler,
 ) -> Result<(), CpuError> {
-    let _ = (context, asm);
-    Err(CpuError::unsupported(format!("register tile statement {op:?}")))
+    let mut emitter = Emitter::new(context, asm);
+    match op {
+        TileOp::Fill { to, value } => memory::fill(&mut emitter, *to, *value),
+        TileOp::Load { to, view } => memory::load(&mut emitter, *to, view),
+        TileOp::Store { from, view, stream } => memory::store(&mut emitter, *from, view, *stream),
+        TileOp::Map { op, to, args } => map::map(&mut emitter, *op, *to, args),
+        TileOp::Mma { acc, a, b, depth } => mma::mma(&mut emitter, *acc, a, b, *depth),
+    }
 }
