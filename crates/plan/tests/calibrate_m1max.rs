@@ -81,7 +81,8 @@ fn every_capacity_reproduces_the_published_fit_and_folds() {
     for (design, want) in record["candidates"].as_array().unwrap().iter().enumerate() {
         assert_eq!(u(want, "capacity"), CAPACITIES[design]);
         let fitted = fit(&data, design, &data.all()).unwrap();
-        for (found, want) in fitted.coefficients.iter().zip(want["coefficients"].as_array().unwrap())
+        for (found, want) in
+            fitted.coefficients.iter().zip(want["coefficients"].as_array().unwrap())
         {
             close(*found, want.as_f64().unwrap(), 1e-9, "coefficient");
         }

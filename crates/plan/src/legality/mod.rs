@@ -1,0 +1,244 @@
+//! Legality: which candidates may run. Decided before any policy is asked for a score, by hard
+//! limits and proved facts alone.
+//!
+//! Each rule has a name; a rejected candidate stays in the ranking with the name of the rule that
+//! rejected it and the numbers that broke it.
+
+pub mod cpu_matrix;
+pub mod cpu_rows;
+pub mod matrix;
+pub mod rows;
+
+use std::fmt;
+
+/// A rule of legality. [`Rule::ALL`] lists them for the documentation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Rule {
+    /// More threads in a group than the target has, or another group width than it can run.
+    ThreadsLimit,
+    /// A group width that is no multiple of the subgroup.
+    ThreadsMultiple,
+    /// More candidates than the search budget.
+    SearchBudget,
+    /// A vector width outside the target's choices.
+    VectorChoice,
+    /// An unroll factor outside 1..=16.
+    UnrollRange,
+    /// A pipeline window outside 1..=2.
+    StageRange,
+    /// The target doesn't compute in the program's element type.
+    TargetDtype,
+    /// More subgroups share a row than a subgroup has lanes.
+    SubgroupLimit,
+    /// Several programs in a group whose programs have more than one subgroup.
+    PackWidth,
+    /// More than 8 programs in a group, or more than there are.
+    PackRange,
+    /// Input caching where no input is read by several phases.
+    CacheReuse,
+    /// Stripes larger than the private budget of a worker.
+    PrivateBudget,
+    /// More shared memory than a group may have.
+    SharedMemory,
+    /// The target has no such matrix atom.
+    MatrixAtom,
+    /// A block extent that the program fixes at another value.
+    BlockFixed,
+    /// A block extent that is zero or no multiple of 8.
+    BlockMultiple,
+    /// Subgroups that don't cover the block exactly.
+    SubgroupCover,
+    /// An MPP local matrix whose extents are both odd multiples of 8.
+    MppLocalMultiple,
+    /// More fragments per lane than the budget.
+    FragmentBudget,
+    /// A score that isn't finite.
+    FiniteScore,
+    /// More scratch than a worker may have.
+    ScratchBudget,
+    /// Several partial accumulators for a reduction whose order is stated.
+    AccumulatorOrder,
+    /// More partial accumulators than the unroll factor, or none.
+    AccumulatorRange,
+    /// Loop fusion where no reduction reads the tile of the loop before it.
+    FuseReduction,
+    /// Another number of lanes than the vector register has.
+    LaneWidth,
+    /// A register tile that doesn't fit the vector registers.
+    RegisterBudget,
+    /// An operand whose layout or type needs a packed copy that the mapping lacks.
+    PackRequired,
+    /// A tile, step or group of zero extent.
+    EmptyTile,
+}
+
+impl Rule {
+    /// Every rule.
+    pub const ALL: [Rule; 28] = [
+        Rule::ThreadsLimit,
+        Rule::ThreadsMultiple,
+        Rule::SearchBudget,
+        Rule::VectorChoice,
+        Rule::UnrollRange,
+        Rule::StageRange,
+        Rule::TargetDtype,
+        Rule::SubgroupLimit,
+        Rule::PackWidth,
+        Rule::PackRange,
+        Rule::CacheReuse,
+        Rule::PrivateBudget,
+        Rule::SharedMemory,
+        Rule::MatrixAtom,
+        Rule::BlockFixed,
+        Rule::BlockMultiple,
+        Rule::SubgroupCover,
+        Rule::MppLocalMultiple,
+        Rule::FragmentBudget,
+        Rule::FiniteScore,
+        Rule::ScratchBudget,
+        Rule::AccumulatorOrder,
+        Rule::AccumulatorRange,
+        Rule::FuseReduction,
+        Rule::LaneWidth,
+        Rule::RegisterBudget,
+        Rule::PackRequired,
+        Rule::EmptyTile,
+    ];
+
+    /// The name in reports and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::ThreadsLimit => "threads-limit",
+            Rule::ThreadsMultiple => "threads-multiple",
+            Rule::SearchBudget => "search-budget",
+            Rule::VectorChoice => "vector-choice",
+            Rule::UnrollRange => "unroll-range",
+            Rule::StageRange => "stage-range",
+            Rule::TargetDtype => "target-dtype",
+            Rule::SubgroupLimit => "subgroup-limit",
+            Rule::PackWidth => "pack-width",
+            Rule::PackRange => "pack-range",
+            Rule::CacheReuse => "cache-reuse",
+            Rule::PrivateBudget => "private-budget",
+            Rule::SharedMemory => "shared-memory",
+            Rule::MatrixAtom => "matrix-atom",
+            Rule::BlockFixed => "block-fixed",
+            Rule::BlockMultiple => "block-multiple",
+            Rule::SubgroupCover => "subgroup-cover",
+            Rule::MppLocalMultiple => "mpp-local-multiple",
+            Rule::FragmentBudget => "fragment-budget",
+            Rule::FiniteScore => "finite-score",
+            Rule::ScratchBudget => "scratch-budget",
+            Rule::AccumulatorOrder => "accumulator-order",
+            Rule::AccumulatorRange => "accumulator-range",
+            Rule::FuseReduction => "fuse-reduction",
+            Rule::LaneWidth => "lane-width",
+            Rule::RegisterBudget => "register-budget",
+            Rule::PackRequired => "pack-required",
+            Rule::EmptyTile => "empty-tile",
+        }
+    }
+
+    /// The rule in words.
+    pub fn explanation(self) -> &'static str {
+        match self {
+            Rule::ThreadsLimit => {
+                "a group has at most the target's threads; on a CPU it is one vector wide"
+            }
+            Rule::ThreadsMultiple => {
+                "a group's threads are a multiple of the subgroup's lanes times the packed programs"
+            }
+            Rule::SearchBudget => {
+                "a space over its candidate budget is an error; it is never cut short"
+            }
+            Rule::VectorChoice => "a vector has 1, 2, 4 or 8 elements, on a CPU 1",
+            Rule::UnrollRange => "the unroll factor is 1 to 16",
+            Rule::StageRange => "the pipeline window is 1 or 2",
+            Rule::TargetDtype => "the target computes in the program's element type",
+            Rule::SubgroupLimit => {
+                "at most as many subgroups share a row as a subgroup has lanes, because one lane \
+                 reads each subgroup's partial result"
+            }
+            Rule::PackWidth => "several programs share a group only if each has one subgroup",
+            Rule::PackRange => "a group packs 1 to 8 programs, at most as many as the launch has",
+            Rule::CacheReuse => "inputs are cached only if several phases read one",
+            Rule::PrivateBudget => "a worker's stripes fit its private budget",
+            Rule::SharedMemory => "a group's shared memory fits the target's",
+            Rule::MatrixAtom => "the target has the matrix atom",
+            Rule::BlockFixed => "a block extent that the program fixes is not the plan's to choose",
+            Rule::BlockMultiple => "block extents are nonzero multiples of 8",
+            Rule::SubgroupCover => {
+                "the grid of subgroups divides the block's 8x8 atoms exactly in both directions"
+            }
+            Rule::MppLocalMultiple => {
+                "one extent of an MPP operation's local matrix is a multiple of 16"
+            }
+            Rule::FragmentBudget => "a lane's fragments fit its register budget",
+            Rule::FiniteScore => "a score is finite and not negative, with at least one wave",
+            Rule::ScratchBudget => "a worker's scratch fits the target's limit",
+            Rule::AccumulatorOrder => {
+                "several partial accumulators need reductions that permit any order"
+            }
+            Rule::AccumulatorRange => {
+                "there are 1 to U partial accumulators, and more than one only for a reduction"
+            }
+            Rule::FuseReduction => {
+                "a reduction is fused only into the loop right before it, whose tile it reads"
+            }
+            Rule::LaneWidth => "a subgroup has the lanes of a vector register",
+            Rule::RegisterBudget => {
+                "accumulators, a row of B vectors and a broadcast of A fit the vector registers"
+            }
+            Rule::PackRequired => {
+                "an operand that is transposed or narrower than the accumulator is packed as needed"
+            }
+            Rule::EmptyTile => "tiles, steps and groups have nonzero extents",
+        }
+    }
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a candidate was rejected.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{rule}: {detail}")]
+pub struct Rejection {
+    /// The rule that it breaks.
+    pub rule: Rule,
+    /// The numbers that break it.
+    pub detail: String,
+}
+
+impl Rejection {
+    /// A rejection by a rule with its numbers.
+    pub fn new(rule: Rule, detail: impl Into<String>) -> Self {
+        Rejection { rule, detail: detail.into() }
+    }
+}
+
+/// `Ok` if the condition holds, else a rejection.
+pub(crate) fn require(
+    holds: bool,
+    rule: Rule,
+    detail: impl FnOnce() -> String,
+) -> Result<(), Rejection> {
+    if holds { Ok(()) } else { Err(Rejection::new(rule, detail())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_distinct_kebab_case() {
+        let mut names: Vec<&str> = Rule::ALL.iter().map(|r| r.name()).collect();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), Rule::ALL.len());
+        assert!(names.iter().all(|n| n.chars().all(|c| c.is_ascii_lowercase() || c == '-')));
+    }
+}

@@ -1,0 +1,76 @@
+//! Legality of row mappings on GPUs (reference 5.1 and 5.4).
+
+use super::{Rejection, Rule, require};
+use crate::mapping::RowMapping;
+use crate::problem::RowProblem;
+use crate::rows::RowCounts;
+use crate::target::GpuFacts;
+
+/// Most programs that one group packs (reference 1.6).
+pub const MAX_PACK: u32 = 8;
+
+/// Checks a row mapping, rules in this order: target-dtype, vector-choice, unroll-range,
+/// accumulator rules, fuse-reduction, cache-reuse, pack-range, pack-width, subgroup-limit,
+/// threads-limit, private-budget, shared-memory.
+///
+/// # Errors
+/// Names the first rule that the mapping breaks.
+pub fn check(
+    problem: &RowProblem,
+    gpu: &GpuFacts,
+    mapping: &RowMapping,
+    counts: &RowCounts,
+) -> Result<(), Rejection> {
+    let RowMapping { lanes, subgroups, vector, pack, .. } = *mapping;
+    require(gpu.f64 || problem.compute != tilewright_ir::DType::F64, Rule::TargetDtype, || {
+        "the target has no f64 arithmetic".to_string()
+    })?;
+    require([1, 2, 4, 8].contains(&vector), Rule::VectorChoice, || format!("V = {vector}"))?;
+    check_loop(problem, mapping)?;
+    require(!mapping.fuse, Rule::FuseReduction, || {
+        "loops are not fused on this target".to_string()
+    })?;
+    require(!mapping.cache || problem.reuses, Rule::CacheReuse, || {
+        "every input is read by one phase only".to_string()
+    })?;
+    let most = problem.programs.min(MAX_PACK.into()).max(1);
+    require(pack >= 1 && u64::from(pack) <= most, Rule::PackRange, || {
+        format!("P = {pack}, at most {most}")
+    })?;
+    require(pack == 1 || subgroups == 1, Rule::PackWidth, || {
+        format!("P = {pack} with S = {subgroups}")
+    })?;
+    require(lanes == gpu.lanes, Rule::LaneWidth, || {
+        format!("{lanes} lanes, the subgroup has {}", gpu.lanes)
+    })?;
+    require(subgroups >= 1 && subgroups <= lanes, Rule::SubgroupLimit, || {
+        format!("S = {subgroups}, at most {lanes}")
+    })?;
+    require(counts.threads <= gpu.max_threads.into(), Rule::ThreadsLimit, || {
+        format!("{} threads, at most {}", counts.threads, gpu.max_threads)
+    })?;
+    require(counts.private_scalars_max <= gpu.private_scalars, Rule::PrivateBudget, || {
+        format!("{} scalars a worker, at most {}", counts.private_scalars_max, gpu.private_scalars)
+    })?;
+    require(counts.shared_bytes <= gpu.shared_bytes, Rule::SharedMemory, || {
+        format!("{} bytes, at most {}", counts.shared_bytes, gpu.shared_bytes)
+    })
+}
+
+/// The rules of unroll factor and partial accumulators, common to GPUs and CPUs.
+pub(super) fn check_loop(problem: &RowProblem, mapping: &RowMapping) -> Result<(), Rejection> {
+    let RowMapping { unroll, accumulators, .. } = *mapping;
+    require((1..=16).contains(&unroll), Rule::UnrollRange, || format!("U = {unroll}"))?;
+    require(accumulators >= 1 && accumulators <= unroll, Rule::AccumulatorRange, || {
+        format!("{accumulators} accumulators with U = {unroll}")
+    })?;
+    if accumulators > 1 {
+        require(!problem.reductions.is_empty(), Rule::AccumulatorRange, || {
+            format!("{accumulators} accumulators and no reduction")
+        })?;
+        require(problem.reductions.iter().all(|r| r.unordered), Rule::AccumulatorOrder, || {
+            format!("{accumulators} accumulators with a stated order")
+        })?;
+    }
+    Ok(())
+}

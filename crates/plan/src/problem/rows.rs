@@ -1,0 +1,233 @@
+//! The row problem.
+
+use std::collections::HashSet;
+
+use tilewright_ir::facts::{Domain, DomainKind, Fact, Payload, RowFacts, RowVariant};
+use tilewright_ir::program::{Op, OrderPolicy, ReduceOp, ValueId};
+use tilewright_ir::{DType, Program};
+
+use super::mix::{OpMix, definitions, op_mix};
+use crate::request::{PlanError, Request};
+
+/// Numbers of a row program.
+#[derive(Clone, PartialEq, Debug)]
+pub struct RowProblem {
+    /// Program instances at the nominal sizes.
+    pub programs: u64,
+    /// Columns (N) at the nominal sizes.
+    pub columns: u64,
+    /// Most columns that the program allows; the length for which legality must hold.
+    pub columns_max: u64,
+    /// Element type of the widest column tile that is loaded or stored.
+    pub dtype: DType,
+    /// Type in which the columns are computed.
+    pub compute: DType,
+    /// Reductions in order of execution.
+    pub reductions: Vec<ReductionNumbers>,
+    /// Domains when every phase reads its inputs again.
+    pub reload: VariantNumbers,
+    /// Domains when inputs that several phases read are copied once.
+    pub cache: VariantNumbers,
+    /// Whether some input is read by several phases, so that the two variants differ.
+    pub reuses: bool,
+}
+
+/// A reduction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReductionNumbers {
+    /// The fold.
+    pub fold: ReduceOp,
+    /// Type in which it accumulates.
+    pub dtype: DType,
+    /// Whether its elements may be combined in any order.
+    pub unordered: bool,
+}
+
+/// Numbers of one reuse choice.
+#[derive(Clone, PartialEq, Debug)]
+pub struct VariantNumbers {
+    /// Domains in execution order.
+    pub domains: Vec<DomainNumbers>,
+    /// Tiles that are kept as stripes.
+    pub striped_tiles: u64,
+    /// 4-byte scalars that one slot takes over all stripes (an f64 takes two, a 16-bit type one).
+    pub slot_scalars: u64,
+    /// Bytes that one slot takes over all stripes.
+    pub slot_bytes: u64,
+    /// Payload bytes of one column, or why they aren't known.
+    pub payload: Fact<Payload>,
+}
+
+/// Numbers of one domain, per element.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DomainNumbers {
+    /// What it does.
+    pub kind: DomainKind,
+    /// Distinct global loads: the value, its bytes, and whether it is the same for every program
+    /// (a per-column vector such as gamma).
+    pub loads: Vec<LoadNumbers>,
+    /// Bytes read from stripes.
+    pub stripe_read_bytes: u64,
+    /// Bytes written to stripes.
+    pub stripe_write_bytes: u64,
+    /// Bytes stored to tensors.
+    pub store_bytes: u64,
+    /// Per-row scalars read.
+    pub scalars: u64,
+    /// Operations per element.
+    pub mix: OpMix,
+    /// The reduction reads the tile that the domain before it fills.
+    pub follows_its_tile: bool,
+}
+
+/// One global load of a domain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LoadNumbers {
+    /// The loaded value.
+    pub value: ValueId,
+    /// Bytes per element.
+    pub bytes: u64,
+    /// Whether every program instance reads the same elements.
+    pub shared: bool,
+}
+
+impl DomainNumbers {
+    /// Whether it is a reduction.
+    pub fn is_reduction(&self) -> bool {
+        matches!(self.kind, DomainKind::Reduce(_))
+    }
+}
+
+impl RowProblem {
+    /// Takes the numbers of a row program.
+    ///
+    /// # Errors
+    /// A size isn't known and the request has no nominal size for it.
+    pub fn new(request: &Request<'_>, facts: &RowFacts) -> Result<Self, PlanError> {
+        let program = request.program;
+        let mut programs: u64 = 1;
+        for (extent, step) in &facts.grid {
+            let extent = request.resolve(*extent)?;
+            let step = request.resolve(*step)?.max(1);
+            programs = programs.saturating_mul(extent.div_ceil(step));
+        }
+        let reductions = facts
+            .reductions
+            .iter()
+            .map(|r| ReductionNumbers {
+                fold: r.fold,
+                dtype: r.dtype,
+                unordered: matches!(
+                    program.ops.get(r.op).map(|data| &data.op),
+                    Some(Op::Reduce { order: OrderPolicy::UnorderedTree, .. })
+                ),
+            })
+            .collect();
+        let reload = VariantNumbers::new(program, facts, &facts.reload);
+        let cache = VariantNumbers::new(program, facts, &facts.cache);
+        let compute = facts.dtype.accumulator();
+        Ok(RowProblem {
+            programs,
+            columns: request.resolve(facts.columns)?,
+            columns_max: program.max_size(facts.columns),
+            dtype: facts.dtype,
+            compute,
+            reductions,
+            reuses: facts.reload != facts.cache,
+            reload,
+            cache,
+        })
+    }
+
+    /// The numbers of one reuse choice.
+    pub fn variant(&self, cache: bool) -> &VariantNumbers {
+        if cache { &self.cache } else { &self.reload }
+    }
+}
+
+impl VariantNumbers {
+    fn new(program: &Program, facts: &RowFacts, variant: &RowVariant) -> Self {
+        let definitions = definitions(program);
+        let bytes = |value: &ValueId| value_bytes(program, *value);
+        let mut domains: Vec<DomainNumbers> = Vec::with_capacity(variant.domains.len());
+        let mut filled: Option<ValueId> = None;
+        for domain in &variant.domains {
+            let leaves: HashSet<ValueId> =
+                domain.loads.iter().chain(&domain.stripes).copied().collect();
+            let root = root_value(program, domain);
+            let mix = match (root, facts.axis) {
+                (Some(root), Some(axis)) => op_mix(program, &definitions, root, &leaves, axis),
+                _ => OpMix::default(),
+            };
+            let stripe = match domain.kind {
+                DomainKind::Copy(v) | DomainKind::Materialize(v) => Some(v),
+                DomainKind::Reduce(_) | DomainKind::Store(_) => None,
+            };
+            domains.push(DomainNumbers {
+                follows_its_tile: matches!(domain.kind, DomainKind::Reduce(_))
+                    && filled.is_some_and(|tile| domain.stripes.contains(&tile)),
+                kind: domain.kind.clone(),
+                loads: domain
+                    .loads
+                    .iter()
+                    .map(|v| LoadNumbers {
+                        value: *v,
+                        bytes: bytes(v),
+                        shared: is_shared_load(program, definitions.get(v).copied()),
+                    })
+                    .collect(),
+                stripe_read_bytes: domain.stripes.iter().map(bytes).sum(),
+                stripe_write_bytes: stripe.as_ref().map(bytes).unwrap_or(0),
+                store_bytes: match domain.kind {
+                    DomainKind::Store(_) => root.as_ref().map(bytes).unwrap_or(0),
+                    _ => 0,
+                },
+                scalars: domain.scalars.len() as u64,
+                mix,
+            });
+            filled = stripe;
+        }
+        let stripes: Vec<u64> = variant
+            .domains
+            .iter()
+            .filter_map(|d| match d.kind {
+                DomainKind::Copy(v) | DomainKind::Materialize(v) => Some(value_bytes(program, v)),
+                DomainKind::Reduce(_) | DomainKind::Store(_) => None,
+            })
+            .collect();
+        VariantNumbers {
+            domains,
+            striped_tiles: variant.striped_tiles(),
+            slot_scalars: stripes.iter().map(|b| b.div_ceil(4)).sum(),
+            slot_bytes: stripes.iter().sum(),
+            payload: variant.payload.clone(),
+        }
+    }
+}
+
+/// Storage of one element of a value; a truth value takes one byte.
+fn value_bytes(program: &Program, value: ValueId) -> u64 {
+    program.values.get(value).map_or(4, |v| v.ty.dtype.bytes().max(1))
+}
+
+/// The value that a domain computes.
+fn root_value(program: &Program, domain: &Domain) -> Option<ValueId> {
+    match domain.kind {
+        DomainKind::Copy(v) | DomainKind::Materialize(v) => Some(v),
+        DomainKind::Reduce(op) | DomainKind::Store(op) => match program.ops.get(op)?.op {
+            Op::Reduce { value, .. } | Op::Store { value, .. } => Some(value),
+            _ => None,
+        },
+    }
+}
+
+/// Whether a load's coordinates mention no grid index, so that every instance reads the same.
+fn is_shared_load(program: &Program, load: Option<tilewright_ir::program::OpId>) -> bool {
+    let Some(data) = load.and_then(|op| program.ops.get(op)) else { return false };
+    match &data.op {
+        Op::Load { coords, .. } => coords.iter().all(|c| {
+            c.gather.is_none() && c.origin.terms.iter().all(|(i, _)| !program.grid.contains(i))
+        }),
+        _ => false,
+    }
+}

@@ -1,0 +1,146 @@
+//! Closed forms of row mappings (reference 5.1 to 5.4). Lowering asserts that what it emits
+//! equals them.
+
+use tilewright_ir::facts::Payload;
+
+use crate::mapping::RowMapping;
+use crate::problem::RowProblem;
+
+/// The longest worker stripe, in elements:
+/// ⌊N/(W·V)⌋·V + min(N mod (W·V), V) (reference 5.1). This is the length of a private array.
+///
+/// `workers` and `vector` of 0 are taken as 1.
+pub fn slots(columns: u64, workers: u64, vector: u64) -> u64 {
+    let vector = vector.max(1);
+    let chunk = workers.max(1).saturating_mul(vector);
+    columns / chunk * vector + (columns % chunk).min(vector)
+}
+
+/// Shared bytes of one group: one slot of each reduction's type per subgroup, if several
+/// subgroups share a row (for f32, 4·reductions·S).
+pub fn shared_bytes(problem: &RowProblem, mapping: &RowMapping) -> u64 {
+    if mapping.subgroups > 1 {
+        let slot: u64 = problem.reductions.iter().map(|r| r.dtype.bytes()).sum();
+        slot * u64::from(mapping.subgroups)
+    } else {
+        0
+    }
+}
+
+/// Barrier sites of one group: one per reduction, if several subgroups share a row.
+pub fn barriers(problem: &RowProblem, mapping: &RowMapping) -> u64 {
+    if mapping.subgroups > 1 { problem.reductions.len() as u64 } else { 0 }
+}
+
+/// What a row mapping amounts to.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct RowCounts {
+    /// Threads of a group, W·P.
+    pub threads: u64,
+    /// Program instances.
+    pub programs: u64,
+    /// Groups, ⌈programs/P⌉.
+    pub groups: u64,
+    /// Longest worker stripe in elements, at the nominal length.
+    pub slots: u64,
+    /// 4-byte scalars of stripes per worker, at the nominal length.
+    pub private_scalars: u64,
+    /// 4-byte scalars of stripes per worker at the longest length that the program allows.
+    pub private_scalars_max: u64,
+    /// Bytes of stripes of a whole program's workers at the longest length.
+    pub stripe_bytes_max: u64,
+    /// Distributed domains, reductions included.
+    pub domains: u64,
+    /// Column-loop iterations of one worker over all domains, each rounded up by itself:
+    /// slots · domains.
+    pub scalar_rounds: u64,
+    /// Reductions.
+    pub reductions: u64,
+    /// Elements folded by a program: reductions · N.
+    pub reduction_elements: u64,
+    /// Elements of the other domains of a program.
+    pub independent_elements: u64,
+    /// Share of the workers' rounds that meet an element, 0 to 1; 1 when there is nothing to do.
+    pub lane_utilization: f64,
+    /// Shared bytes of a group.
+    pub shared_bytes: u64,
+    /// Barrier sites of a group.
+    pub barriers: u64,
+    /// Payload bytes of a program, if known.
+    pub program_bytes: Option<Payload>,
+    /// Payload bytes of the busiest worker, if known.
+    pub worker_bytes: Option<Payload>,
+}
+
+impl RowCounts {
+    /// Counts a mapping of a problem.
+    pub fn new(problem: &RowProblem, mapping: &RowMapping) -> Self {
+        let variant = problem.variant(mapping.cache);
+        let workers = mapping.workers();
+        let slots_of = |columns| slots(columns, workers, mapping.vector.into());
+        let slots = slots_of(problem.columns);
+        let slots_max = slots_of(problem.columns_max);
+        let domains = variant.domains.len() as u64;
+        let reductions = problem.reductions.len() as u64;
+        let scalar_rounds = slots.saturating_mul(domains);
+        let capacity = scalar_rounds.saturating_mul(workers);
+        let payload = variant.payload.proved();
+        RowCounts {
+            threads: mapping.threads(),
+            programs: problem.programs,
+            groups: problem.programs.div_ceil(u64::from(mapping.pack.max(1))),
+            slots,
+            private_scalars: slots.saturating_mul(variant.slot_scalars),
+            private_scalars_max: slots_max.saturating_mul(variant.slot_scalars),
+            stripe_bytes_max: slots_max.saturating_mul(workers).saturating_mul(variant.slot_bytes),
+            domains,
+            scalar_rounds,
+            reductions,
+            reduction_elements: reductions.saturating_mul(problem.columns),
+            independent_elements: domains
+                .saturating_sub(reductions)
+                .saturating_mul(problem.columns),
+            lane_utilization: if capacity == 0 {
+                1.0
+            } else {
+                domains.saturating_mul(problem.columns) as f64 / capacity as f64
+            },
+            shared_bytes: shared_bytes(problem, mapping),
+            barriers: barriers(problem, mapping),
+            program_bytes: payload.map(|p| scale(p, problem.columns)),
+            worker_bytes: payload.map(|p| scale(p, slots)),
+        }
+    }
+}
+
+/// Payload bytes of `count` columns.
+fn scale(payload: &Payload, count: u64) -> Payload {
+    Payload {
+        global_read: payload.global_read.saturating_mul(count),
+        global_write: payload.global_write.saturating_mul(count),
+        private_read: payload.private_read.saturating_mul(count),
+        private_write: payload.private_write.saturating_mul(count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_the_longest_stripe_by_enumeration() {
+        for workers in [1u64, 3, 32, 96] {
+            for vector in [1u64, 2, 4, 8] {
+                for columns in (0..200).chain([769, 1537, 8193]) {
+                    let mut stripes = vec![0u64; workers as usize];
+                    for element in 0..columns {
+                        // Element e belongs to worker ⌊e/V⌋ mod W.
+                        stripes[((element / vector) % workers) as usize] += 1;
+                    }
+                    let longest = stripes.into_iter().max().unwrap_or(0);
+                    assert_eq!(slots(columns, workers, vector), longest);
+                }
+            }
+        }
+    }
+}
