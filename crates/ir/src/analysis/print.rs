@@ -196,9 +196,14 @@ impl Printer<'_> {
         self.line(2, format!("zero start: {}", unit(&matrix.zero_init)));
         let order = if matrix.reassociable { "any order" } else { "in order" };
         self.line(2, format!("products summed {order}"));
-        for op in &matrix.epilogue {
-            let line = format!("epilogue {}", self.result(*op));
-            self.line(2, line);
+        // Literals and broadcasts say nothing that the operations on them don't.
+        let steps = matrix
+            .epilogue
+            .iter()
+            .filter(|op| !matches!(self.program.ops[**op].op, Op::Const { .. } | Op::Broadcast(_)));
+        let steps: Vec<String> = steps.map(|op| self.result(*op)).collect();
+        if !steps.is_empty() {
+            self.line(2, format!("epilogue {}", steps.join(" ")));
         }
         self.line(1, "}".to_string());
     }

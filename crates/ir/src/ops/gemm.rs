@@ -92,11 +92,11 @@ impl Factor {
 /// One step of an epilogue, applied in order to `alpha·A·B + beta·C` in the accumulator's type.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum EpilogueStep {
-    /// Times the run-time scalar `scale`.
+    /// Times the run-time scalar `scale` (`scale2`, … where the step occurs again).
     Scale,
-    /// Plus `bias[n]`, one element per column.
+    /// Plus `bias[n]` (`bias2`, …), one element per column.
     Bias,
-    /// Plus `residual`, shaped as C, of the output's dtype.
+    /// Plus `residual` (`residual2`, …), shaped as C, of the output's dtype.
     Residual,
     /// `max(x, 0)`.
     Relu,
@@ -338,11 +338,11 @@ impl Gemm<'_> {
         let access = if spec.beta == Factor::Zero { Access::Out } else { Access::InOut };
         let mut inputs = Vec::new();
         for (position, step) in spec.epilogue.iter().enumerate() {
-            // A step that occurs again gets a tensor of its own: bias, bias2, …
+            // A step that occurs again gets a parameter of its own.
             let before = spec.epilogue[..position].iter().filter(|s| *s == step).count();
             let suffix = if before == 0 { String::new() } else { format!("{}", before + 1) };
             let name = format!("{}{suffix}", step.name());
-            inputs.push(match step {
+            let tensor = match step {
                 EpilogueStep::Bias => Some(self.b.tensor(&name, Access::In, spec.dtype, &[self.n])),
                 EpilogueStep::Residual => {
                     let full: Vec<Extent> = self.batch.into_iter().chain(shape).collect();
@@ -359,7 +359,8 @@ impl Gemm<'_> {
                     Some(tensor)
                 }
                 _ => None,
-            });
+            };
+            inputs.push((name, tensor));
         }
         let c = self.matrix("c", 'c', access, spec.output, shape);
 
@@ -383,7 +384,7 @@ impl Gemm<'_> {
             (Some(value), None) | (None, Some(value)) => value,
             (None, None) => b.fill(0.0, accumulator, &place.axes),
         };
-        for (step, input) in spec.epilogue.iter().zip(inputs) {
+        for (step, (name, input)) in spec.epilogue.iter().zip(inputs) {
             value = match (step, input) {
                 (EpilogueStep::Bias, Some(tensor)) => {
                     let bias = b.load(tensor, vec![place.column.clone()], place.bounds);
@@ -396,7 +397,7 @@ impl Gemm<'_> {
                     b.map(MapOp::Add, &[value, residual])
                 }
                 (EpilogueStep::Scale, _) => {
-                    let scale = b.scalar("scale", accumulator, false);
+                    let scale = b.scalar(&name, accumulator, false);
                     let scale = b.scalar_value(scale);
                     b.map(MapOp::Mul, &[scale, value])
                 }
