@@ -153,6 +153,23 @@ fn no_family_without_its_proof() {
         (&gemm, &[("load a[i0:i, l0:l]", "load a[i0:i, l0 + 1:l]")], "isn't the block"),
         (&gemm, &[("load a[i0:i, l0:l]", "load a[l0:i, i0:l]")], "isn't the block"),
         (&gemm, &[("in a: f32[m, k]", "in a: f32[m, 64]")], "another size than l0"),
+        (
+            &gemm,
+            &[("dim bm: block 64", "dim bm: static 32"), ("out c: f32[m, n]", "out c: f32[90, n]")],
+            "another size than i0",
+        ),
+        (
+            &gemm,
+            &[
+                ("in a: f32[m, k]", "in a: f32[m, k]\n  in bias: f32[64]"),
+                (
+                    "store c[i0:i, j0:j], %out",
+                    "%bias = load bias[j0:j] fill 0.0\n  %bb = broadcast %bias to [i, j]\n  \
+                     %sum = add %out, %bb\n  store c[i0:i, j0:j], %sum",
+                ),
+            ],
+            "another size than j0",
+        ),
         (&gemm, &[("l0 in k step bk", "l0 in k step 32")], "doesn't step by the extent"),
     ];
     for (source, changes, part) in cases {

@@ -68,6 +68,7 @@ pub(super) fn matrix(
         }
     }
     let (batch, m, n) = output_tiling(program, coords)?;
+    sizes_agree(program, *tensor, coords)?;
     let k_axis = contracted(program, *a, *b, *c)?;
     let k = Tiling { index: *index, axis: k_axis };
     let counter = &program.indices[*index];
@@ -220,6 +221,26 @@ fn contracted(program: &Program, a: ValueId, b: ValueId, c: ValueId) -> Result<A
     }
 }
 
+/// Every index variable of an access runs over the whole dimension that it moves along, so that M,
+/// N, K and the batch size are the tensor's own sizes.
+fn sizes_agree(program: &Program, tensor: TensorId, coords: &[Coord]) -> Result<(), String> {
+    let tensor = &program.tensors[tensor];
+    for (coord, size) in coords.iter().zip(&tensor.shape) {
+        for (index, _) in &coord.origin.terms {
+            let index = &program.indices[*index];
+            if !same(program, index.extent, *size) {
+                return Err(format!(
+                    "`{}` has another size than {} along `{}`",
+                    tensor.name,
+                    index.name,
+                    coord_text(program, coord)
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The name of an operation's kind, for messages.
 fn kind(op: &Op) -> &'static str {
     match op {
@@ -292,18 +313,7 @@ impl Matrix<'_> {
                 text.join(", ")
             ));
         };
-        for (coord, size) in coords.iter().zip(&data.shape) {
-            for (index, _) in &coord.origin.terms {
-                if !same(program, program.indices[*index].extent, *size) {
-                    return Err(format!(
-                        "`{}` has another size than {} along `{}`",
-                        data.name,
-                        program.indices[*index].name,
-                        coord_text(program, coord)
-                    ));
-                }
-            }
-        }
+        sizes_agree(program, *tensor, coords)?;
         // Outside K both operands must vanish; outside M and N the store is clipped.
         let inside = coords
             .iter()
@@ -395,6 +405,7 @@ impl Matrix<'_> {
             | Op::Cast(_)
             | Op::Broadcast(_) => Ok(()),
             Op::Load { tensor, coords, bounds } => {
+                sizes_agree(program, *tensor, coords)?;
                 let tensor = &program.tensors[*tensor];
                 for (coord, size) in coords.iter().zip(&tensor.shape) {
                     let tile = Tiling::of(coord);
