@@ -2,9 +2,11 @@
 
 pub mod handle;
 pub mod launch_error;
+pub mod magnitude;
 pub mod signature;
 pub mod tensor;
 pub mod timing;
+pub mod tolerance;
 
 pub use handle::{Bound, Handle, LaunchOptions};
 pub use launch_error::LaunchError;

@@ -6,6 +6,7 @@ use crate::error::RuntimeError;
 use serde::Serialize;
 use tilewright_ir::DType;
 use tilewright_kernel::kernel::Kernel;
+use tilewright_plan::Target;
 
 /// What a device can do, for people and for JSON.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -72,6 +73,9 @@ pub trait Executable: Send + Sync {
 pub trait Device: Send + Sync {
     /// What it is and can.
     fn capabilities(&self) -> &Capabilities;
+
+    /// What a planner may know of it.
+    fn target(&self) -> &Target;
 
     /// Compiles an ordered list of launches.
     ///

@@ -1,0 +1,214 @@
+//! How far a result may be from the float64 reference.
+//!
+//! With u the unit roundoff of the type in which the program computes and u_out that of the
+//! output:
+//!
+//! - matrix products: `(8 + √K)·u·(|A||B|)ij + u_out·|ref|`, with the magnitude of the epilogue's
+//!   addends included in `(|A||B|)ij`;
+//! - rows of N columns: `((16 + log2 N)·u + u_out)·|ref|`, plus `(16 + log2 N)·u·excess` where a
+//!   sum cancels: `excess` is how much larger the summed magnitudes are than the result;
+//! - integers: exact.
+//!
+//! Half a step of the output's subnormal numbers is always allowed, for that is what rounding a
+//! result in that range costs.
+
+use tilewright_ir::DType;
+
+/// A tolerance as a function of the reference and of the magnitude of what was summed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Tolerance {
+    /// Factor of |ref|.
+    pub relative: f64,
+    /// Factor of the magnitude.
+    pub magnitude: f64,
+    /// Whether the magnitude counts in full (products) or only what exceeds |ref| (rows).
+    pub excess_only: bool,
+    /// Constant term: half the smallest positive number of the output type.
+    pub absolute: f64,
+    /// The output type.
+    pub output: DType,
+}
+
+impl Tolerance {
+    /// For a product with K = `depth` terms.
+    pub fn matrix(depth: u64, compute: DType, output: DType) -> Self {
+        Tolerance {
+            relative: output.unit_roundoff(),
+            magnitude: (8.0 + (depth as f64).sqrt()) * compute.unit_roundoff(),
+            excess_only: false,
+            absolute: half_step(output),
+            output,
+        }
+    }
+
+    /// For rows of `columns` elements.
+    pub fn rows(columns: u64, compute: DType, output: DType) -> Self {
+        let factor = (16.0 + (columns.max(1) as f64).log2()) * compute.unit_roundoff();
+        Tolerance {
+            relative: factor + output.unit_roundoff(),
+            magnitude: factor,
+            excess_only: true,
+            absolute: half_step(output),
+            output,
+        }
+    }
+
+    /// For outputs that must be equal.
+    pub fn exact(output: DType) -> Self {
+        let (relative, magnitude, absolute) = (0.0, 0.0, 0.0);
+        Tolerance { relative, magnitude, excess_only: false, absolute, output }
+    }
+
+    /// The largest |actual − reference| that is accepted.
+    pub fn bound(&self, reference: f64, magnitude: f64) -> f64 {
+        let reference = reference.abs();
+        let magnitude = if self.excess_only { (magnitude - reference).max(0.0) } else { magnitude };
+        self.relative * reference + self.magnitude * magnitude + self.absolute
+    }
+
+    /// Whether an actual value is accepted. NaN is right only for NaN, an infinity only for the
+    /// same infinity or for a finite value that the output type rounds to it.
+    pub fn accepts(&self, actual: f64, reference: f64, magnitude: f64) -> bool {
+        if reference.is_nan() || actual.is_nan() {
+            return reference.is_nan() && actual.is_nan();
+        }
+        if reference.is_infinite() {
+            return actual == reference;
+        }
+        let bound = self.bound(reference, magnitude);
+        if actual.is_infinite() {
+            return self.output.round(reference + bound.copysign(actual)) == actual;
+        }
+        (actual - reference).abs() <= bound
+    }
+}
+
+/// Half the smallest positive (subnormal) number of a type.
+fn half_step(dtype: DType) -> f64 {
+    match dtype {
+        DType::F32 => f64::powi(2.0, -150),
+        // Its half isn't a number; the type's own products with tiny factors underflow to 0 too.
+        DType::F64 => f64::from_bits(1),
+        DType::F16 => f64::powi(2.0, -25),
+        DType::BF16 => f64::powi(2.0, -134),
+        DType::I32 | DType::Bool => 0.0,
+    }
+}
+
+/// The outcome of comparing one whole output.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Comparison {
+    /// Elements compared.
+    pub elements: u64,
+    /// Largest |actual − reference| over the elements where both are finite.
+    pub max_error: f64,
+    /// The bound at that element.
+    pub bound_there: f64,
+    /// Largest error relative to its bound: at most 1 if all elements are accepted.
+    pub worst_ratio: f64,
+    /// Elements that aren't accepted.
+    pub failures: u64,
+    /// The first of them: position, actual, reference, bound.
+    pub first_failure: Option<(u64, f64, f64, f64)>,
+}
+
+/// Compares every element. The slices have one length.
+pub fn compare(
+    tolerance: &Tolerance,
+    actual: &[f64],
+    reference: &[f64],
+    magnitude: &[f64],
+) -> Comparison {
+    let mut outcome = Comparison {
+        elements: reference.len() as u64,
+        max_error: 0.0,
+        bound_there: 0.0,
+        worst_ratio: 0.0,
+        failures: 0,
+        first_failure: None,
+    };
+    if actual.len() != reference.len() || magnitude.len() != reference.len() {
+        outcome.failures = outcome.elements.max(1);
+        return outcome;
+    }
+    for (i, ((actual, reference), magnitude)) in
+        actual.iter().zip(reference).zip(magnitude).enumerate()
+    {
+        let bound = tolerance.bound(*reference, *magnitude);
+        let error = (actual - reference).abs();
+        if error.is_finite() {
+            if error > outcome.max_error || outcome.bound_there == 0.0 {
+                (outcome.max_error, outcome.bound_there) = (error, bound);
+            }
+            if error > 0.0 {
+                outcome.worst_ratio = outcome.worst_ratio.max(error / bound);
+            }
+        }
+        if !tolerance.accepts(*actual, *reference, *magnitude) {
+            outcome.failures += 1;
+            outcome.worst_ratio = outcome.worst_ratio.max(1.0);
+            outcome.first_failure.get_or_insert((i as u64, *actual, *reference, bound));
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const U: f64 = 1.0 / (1u64 << 24) as f64;
+
+    #[test]
+    fn the_bounds_are_the_stated_formulas() {
+        let gemm = Tolerance::matrix(64, DType::F32, DType::F32);
+        assert_eq!(gemm.bound(2.0, 10.0), U * 2.0 + 16.0 * U * 10.0 + f64::powi(2.0, -150));
+        let rows = Tolerance::rows(1024, DType::F32, DType::F32);
+        assert_eq!(rows.bound(-2.0, 1.0), 27.0 * U * 2.0 + f64::powi(2.0, -150));
+        let canceled = rows.bound(2.0, 5.0) - rows.bound(2.0, 2.0);
+        assert!((canceled - 26.0 * U * 3.0).abs() < 1e-20);
+        let half = Tolerance::rows(1, DType::F32, DType::F16);
+        assert_eq!(half.relative, 16.0 * U + f64::powi(2.0, -11));
+    }
+
+    #[test]
+    fn special_values_must_match() {
+        let t = Tolerance::rows(16, DType::F32, DType::F16);
+        let (nan, inf) = (f64::NAN, f64::INFINITY);
+        assert!(t.accepts(nan, nan, 0.0));
+        assert!(!t.accepts(1.0, nan, 0.0));
+        assert!(!t.accepts(nan, 1.0, 1.0));
+        assert!(t.accepts(inf, inf, 0.0));
+        assert!(!t.accepts(-inf, inf, 0.0));
+        assert!(!t.accepts(65504.0, inf, 0.0));
+        assert!(t.accepts(inf, 65520.0, 65520.0), "f16 rounds it to infinity");
+        assert!(!t.accepts(inf, 60000.0, 60000.0));
+        assert!(!t.accepts(-inf, 65520.0, 65520.0));
+    }
+
+    #[test]
+    fn every_element_counts() {
+        let t = Tolerance::rows(4, DType::F32, DType::F32);
+        let reference = [1.0, 2.0, 3.0, 4.0];
+        let good = compare(&t, &reference, &reference, &reference);
+        assert_eq!((good.failures, good.worst_ratio, good.elements), (0, 0.0, 4));
+        for i in 0..4 {
+            let mut wrong = reference;
+            wrong[i] *= 1.0 + 20.0 * U;
+            let outcome = compare(&t, &wrong, &reference, &reference);
+            assert_eq!(outcome.failures, 1);
+            assert_eq!(outcome.first_failure.map(|f| f.0), Some(i as u64));
+            assert!(outcome.worst_ratio > 1.0);
+            wrong[i] = f64::NAN;
+            assert_eq!(compare(&t, &wrong, &reference, &reference).failures, 1);
+        }
+        assert_eq!(compare(&t, &reference[..3], &reference, &reference).failures, 4);
+    }
+
+    #[test]
+    fn integers_are_exact() {
+        let t = Tolerance::exact(DType::I32);
+        assert!(t.accepts(7.0, 7.0, 0.0));
+        assert!(!t.accepts(7.0, 8.0, 8.0));
+    }
+}
