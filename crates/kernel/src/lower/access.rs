@@ -38,6 +38,9 @@ pub(super) struct Frame {
     pub mask: Option<ValueId>,
     /// First slot of the lane's elements in stripes.
     pub slot: Option<ValueId>,
+    /// Every position (below the limit) is inside the dimension that the coordinate's index
+    /// variable runs over.
+    pub inside: bool,
     /// Values evaluated so far: one (uniform over V) or V each.
     pub memo: HashMap<ir::ValueId, Vec<ValueId>>,
 }
@@ -50,7 +53,15 @@ impl Frame {
 
     /// A frame at positions, everything inside.
     pub fn at(axes: Vec<(AxisId, Pos)>, vector: u32) -> Frame {
-        Frame { axes, vector, limit: None, mask: None, slot: None, memo: HashMap::new() }
+        Frame {
+            axes,
+            vector,
+            limit: None,
+            mask: None,
+            slot: None,
+            inside: false,
+            memo: HashMap::new(),
+        }
     }
 
     /// Position along an axis.
@@ -197,6 +208,11 @@ impl Context<'_> {
             }
             let proved = match bounds {
                 ir::Bounds::Assume => bounds::Proved { lower: true, upper: true },
+                ir::Bounds::Fill(_)
+                    if frame.inside && bounds::spans(self.program, tensor, d, coord) =>
+                {
+                    bounds::Proved { lower: true, upper: true }
+                }
                 ir::Bounds::Fill(_) => bounds::proved(self.program, tensor, d, coord),
             };
             let size = self.program.tensors[tensor].shape[d];
@@ -451,5 +467,23 @@ impl Context<'_> {
             let test = self.guard(access, Some(v));
             self.b.store(place, &[value(v)], test.map(guarded));
         }
+    }
+
+    /// Writes one value or V to a tensor at the frame's positions.
+    pub(super) fn write_tensor(
+        &mut self,
+        frame: &mut Frame,
+        tensor: TensorId,
+        coords: &[ir::Coord],
+        bounds: ir::Bounds,
+        values: &[ValueId],
+    ) -> Result<(), LowerError> {
+        let dims = self.tensor_dims(frame, tensor, coords, bounds)?;
+        let t = &self.program.tensors[tensor];
+        let alignment = t.align / t.dtype.bytes().max(1);
+        let memory = Memory::Global(self.args.tensor(tensor));
+        let mut access = self.access(frame, memory, &dims, alignment);
+        self.write(&mut access, values);
+        Ok(())
     }
 }

@@ -36,6 +36,17 @@ fn same(program: &Program, a: Extent, b: Extent) -> bool {
     a == b || (program.known(a).is_some() && program.known(a) == program.known(b))
 }
 
+/// Whether coordinate `dim` of an access to `tensor` is an index variable that runs over the
+/// size of that dimension, plus a position along an axis.
+pub(super) fn spans(program: &Program, tensor: TensorId, dim: usize, coord: &Coord) -> bool {
+    match coord.origin.terms.as_slice() {
+        [(index, 1)] if coord.origin.constant == 0 && coord.gather.is_none() => {
+            same(program, program.indices[*index].extent, program.tensors[tensor].shape[dim])
+        }
+        _ => false,
+    }
+}
+
 /// Whether coordinate `dim` of an access to `tensor` is proved in bounds.
 pub(super) fn proved(program: &Program, tensor: TensorId, dim: usize, coord: &Coord) -> Proved {
     if coord.gather.is_some() {

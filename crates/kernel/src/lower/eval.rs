@@ -78,6 +78,7 @@ impl Context<'_> {
         let result = match self.sources.get(&value).copied() {
             // Stripes are found by their owners only; who stands elsewhere computes again.
             Some(Source::Stripe(array)) if frame.slot.is_some() => self.read_stripe(array, frame),
+            Some(Source::Tile(tile)) => self.read_tile(tile, frame)?,
             _ => self.compute(value, frame)?,
         };
         frame.memo.insert(value, result.clone());
@@ -159,6 +160,7 @@ impl Context<'_> {
                 }
                 inner.limit = frame.limit;
                 inner.mask = frame.mask;
+                inner.inside = frame.inside;
                 self.eval(*from, &mut inner)
             }
             other => {

@@ -8,23 +8,28 @@
 mod access;
 mod args;
 mod bounds;
+mod cpu_matrix;
 mod error;
 mod eval;
+mod matrix;
 mod rows;
+mod tile;
 
 pub use error::{LowerError, Rule};
 
 use std::collections::HashMap;
 
 use tilewright_ir::Program;
+use tilewright_ir::entity::Arena;
 use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::program as ir;
 use tilewright_ir::program::{Extent, IndexId};
 use tilewright_plan::mapping::Mapping;
 
-use crate::builder::KernelBuilder;
+use crate::builder::{KernelBuilder, OpenLoop};
 use crate::kernel::*;
 use args::Args;
+use tile::{Tile, TileId};
 
 /// What a lowering may assume of the target beside the mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +67,15 @@ pub fn lower(
 ) -> Result<Lowered, LowerError> {
     let kernel = match (mapping, &facts.family) {
         (Mapping::Rows(mapping), Family::Rows(rows)) => rows::lower(program, rows, mapping)?,
+        (Mapping::Matrix(mapping), Family::Matrix(facts)) => {
+            let bound = matrix::bind_blocks(program, facts, mapping.block)?;
+            let kernel = matrix::lower(&bound, facts, mapping)?;
+            matrix::check_closed_form(&bound, facts, mapping, &kernel)?;
+            kernel
+        }
+        (Mapping::CpuMatrix(mapping), Family::Matrix(matrix)) => {
+            cpu_matrix::lower(program, matrix, mapping)?
+        }
         (mapping, family) => {
             let family = match family {
                 Family::Rows(_) => "rows".to_string(),
@@ -99,6 +113,8 @@ fn finish(program: &Program, kernel: Kernel, options: &Options) -> Result<Lowere
 enum Source {
     /// In the lanes' private arrays, at the slot of the frame.
     Stripe(PrivateId),
+    /// In a shared buffer, at the frame's positions.
+    Tile(TileId),
 }
 
 /// A lowering in progress.
@@ -112,6 +128,7 @@ struct Context<'a> {
     scalars: HashMap<ir::ValueId, ValueId>,
     /// Tiles that were stored.
     sources: HashMap<ir::ValueId, Source>,
+    tiles: Arena<TileId, Tile>,
     /// The operation that defines each value.
     definitions: HashMap<ir::ValueId, ir::OpId>,
 }
@@ -131,6 +148,7 @@ impl<'a> Context<'a> {
             indices: HashMap::new(),
             scalars: HashMap::new(),
             sources: HashMap::new(),
+            tiles: Arena::new(),
             definitions,
         }
     }
@@ -180,24 +198,52 @@ impl<'a> Context<'a> {
         Ok(origins)
     }
 
-    /// A loop as [`KernelBuilder::try_for`].
-    fn repeat(
+    /// Opens a loop unless it surely has no trip or one trip.
+    fn begin(
         &mut self,
         (lo, hi, step): (ValueId, ValueId, u64),
         unroll: u32,
         init: &[ValueId],
-        body: impl FnOnce(&mut Self, ValueId, &[ValueId]) -> Result<Vec<ValueId>, LowerError>,
-    ) -> Result<Vec<ValueId>, LowerError> {
+    ) -> Trips {
+        let (index, inner) = (lo, init.to_vec());
         if let (Some(first), Some(end)) = (self.b.known(lo), self.b.known(hi)) {
             if first >= end {
-                return Ok(init.to_vec());
+                return Trips { index, inner, kind: TripKind::Never };
             }
             if end - first <= step as i64 {
-                return body(self, lo, init);
+                return Trips { index, inner, kind: TripKind::Once };
             }
         }
         let open = self.b.begin_for(lo, hi, step, unroll, init);
-        let next = body(self, open.index(), &open.inner().to_vec())?;
-        Ok(self.b.end_for(open, &next))
+        Trips { index: open.index(), inner: open.inner().to_vec(), kind: TripKind::Loop(open) }
+    }
+
+    /// Closes a loop: the final values. Of one without a trip the body must not have been built.
+    fn end(&mut self, trips: Trips, next: Vec<ValueId>) -> Vec<ValueId> {
+        match trips.kind {
+            TripKind::Never => trips.inner,
+            TripKind::Once => next,
+            TripKind::Loop(open) => self.b.end_for(open, &next),
+        }
+    }
+}
+
+/// A loop that is being built, or what is left of one with fewer than two trips.
+struct Trips {
+    index: ValueId,
+    inner: Vec<ValueId>,
+    kind: TripKind,
+}
+
+enum TripKind {
+    Never,
+    Once,
+    Loop(OpenLoop),
+}
+
+impl Trips {
+    /// Whether there is no body to build.
+    fn is_never(&self) -> bool {
+        matches!(self.kind, TripKind::Never)
     }
 }

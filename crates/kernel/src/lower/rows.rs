@@ -228,11 +228,6 @@ impl Rows<'_> {
             return Err(self.cx.error(Rule::Operation, detail));
         };
         let values = self.cx.eval(*value, frame)?;
-        let dims = self.cx.tensor_dims(frame, *tensor, coords, *bounds)?;
-        let t = &program.tensors[*tensor];
-        let memory = Memory::Global(self.cx.args.tensor(*tensor));
-        let mut access = self.cx.access(frame, memory, &dims, t.align / t.dtype.bytes().max(1));
-        self.cx.write(&mut access, &values);
-        Ok(())
+        self.cx.write_tensor(frame, *tensor, coords, *bounds, &values)
     }
 }

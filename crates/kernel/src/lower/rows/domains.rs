@@ -193,19 +193,14 @@ impl Rows<'_> {
         (lo, hi, step): (ValueId, ValueId, u64),
         partial: Vec<ValueId>,
     ) -> Result<Vec<ValueId>, LowerError> {
-        if let (Some(first), Some(end)) = (self.cx.b.known(lo), self.cx.b.known(hi)) {
-            if first >= end {
-                return Ok(partial);
-            }
-            if end - first <= step as i64 {
-                return self.trip(group, reductions, lo, step, &partial);
-            }
-        }
         let unroll = (self.mapping.unroll / step as u32).max(1);
-        let open = self.cx.b.begin_for(lo, hi, step, unroll, &partial);
-        let inner = open.inner().to_vec();
-        let next = self.trip(group, reductions, open.index(), step, &inner)?;
-        Ok(self.cx.b.end_for(open, &next))
+        let trips = self.cx.begin((lo, hi, step), unroll, &partial);
+        if trips.is_never() {
+            return Ok(partial);
+        }
+        let inner = trips.inner.clone();
+        let next = self.trip(group, reductions, trips.index, step, &inner)?;
+        Ok(self.cx.end(trips, next))
     }
 
     fn trip(
