@@ -4,3 +4,4 @@ pub mod builder;
 pub mod text;
 pub mod visit;
 pub mod lower;
+pub mod validate;
