@@ -4,8 +4,8 @@
 //! blocks of `columns` and K in steps of `depth`; for each step it copies what the mapping says
 //! into its scratch (`pack.rs`) and runs register tiles over the block (`tile.rs`), rows outside,
 //! columns inside: the rows' strip of A stays in the first-level cache, the block of B in the
-//! second. Partial sums between K steps wait in the output itself where that is exact, else in
-//! scratch. What follows the product is evaluated on vectors of the finished tile (`epilogue.rs`).
+//! second. Sums wait in the output itself where that is exact, else in scratch; what follows the
+//! product is evaluated on vectors of a finished strip of rows (`epilogue.rs`).
 //!
 //! Extents that are known give exact remainder tiles. Rows that are known at launch only are
 //! covered by tiles of powers of two below the tile's rows, columns by single masked vectors.
@@ -34,14 +34,14 @@ struct Matrix {
     col_stride: ValueId,
 }
 
-/// Where partial sums wait between K steps.
+/// Where sums are, between K steps and before what follows the product.
 #[derive(Clone, Copy, Debug)]
-enum Partial {
-    /// One K step: nowhere.
-    None,
-    /// In the output: it has the accumulator's type, and nobody reads it.
+enum Home {
+    /// In the output: it has the accumulator's type, nobody reads it, and its columns are
+    /// consecutive.
     Output,
-    /// In a scratch buffer with the rows and columns of the group.
+    /// In scratch with the columns of the group, and its rows or, if one K step covers K, those
+    /// of one tile.
     Scratch(SharedId),
 }
 
@@ -64,11 +64,7 @@ struct CpuMatrix<'a> {
     /// First row and column of the group, and how many it has.
     origin: [ValueId; 2],
     extent: [ValueId; 2],
-    /// Whether the product is what is stored, in consecutive columns.
-    direct: bool,
-    partial: Partial,
-    /// Scratch for one finished tile, if something follows the product.
-    finished: Option<SharedId>,
+    home: Home,
     packed_a: Option<SharedId>,
     packed_b: Option<SharedId>,
 }
@@ -169,7 +165,6 @@ impl<'a> CpuMatrix<'a> {
         let a = operand(&mut cx, facts.a.tensor, facts.a.transposed, batch);
         let b = operand(&mut cx, facts.b.tensor, facts.b.transposed, batch);
         let c = operand(&mut cx, facts.c, false, batch);
-        let direct = value == product && cx.b.known(c.col_stride) == Some(1);
         let mut this = CpuMatrix {
             cx,
             facts,
@@ -183,9 +178,7 @@ impl<'a> CpuMatrix<'a> {
             size,
             origin,
             extent,
-            direct,
-            partial: Partial::None,
-            finished: None,
+            home: Home::Output,
             packed_a: None,
             packed_b: None,
         };
@@ -193,7 +186,12 @@ impl<'a> CpuMatrix<'a> {
         Ok(this)
     }
 
-    /// Lanes of an accumulator vector and columns of a tile.
+    /// Whether something follows the product, or the sums aren't in the output.
+    fn has_epilogue(&self) -> bool {
+        self.stored != self.product || !matches!(self.home, Home::Output)
+    }
+
+    /// Lanes of an accumulator vector.
     fn lanes(&self) -> u64 {
         u64::from(self.mapping.lanes)
     }
@@ -227,18 +225,12 @@ impl<'a> CpuMatrix<'a> {
         let program = self.cx.program;
         let accumulator = self.facts.accumulator;
         let out = &program.tensors[self.facts.c];
-        if !self.single_step() {
-            let exact = out.dtype == accumulator && out.access == ir::Access::Out;
-            self.partial = if exact && self.cx.b.known(self.c.col_stride) == Some(1) {
-                Partial::Output
-            } else {
-                let (rows, cols) = (self.most(0, self.tile_rows()), self.most(1, self.lanes()));
-                Partial::Scratch(self.declare("partial", accumulator, rows, cols)?)
-            };
-        }
-        if !self.direct {
-            let (rows, cols) = (self.tile_rows(), self.tile_columns());
-            self.finished = Some(self.declare("finished", accumulator, rows, cols)?);
+        let exact = out.dtype == accumulator && out.access == ir::Access::Out;
+        if !exact || self.cx.b.known(self.c.col_stride) != Some(1) {
+            let unit = self.tile_rows();
+            let rows = if self.single_step() { unit } else { self.most(0, unit) };
+            let cols = self.most(1, self.tile_columns());
+            self.home = Home::Scratch(self.declare("sums", accumulator, rows, cols)?);
         }
         let depth = self.most_depth();
         if self.mapping.pack_a {

@@ -1,44 +1,56 @@
-//! What follows the product, on vectors of a finished tile.
+//! What follows the product, on vectors of a finished strip of rows.
 
 use tilewright_ir::program as ir;
 
-use super::CpuMatrix;
-use super::tile::Tile;
+use super::pack::whole_part;
+use super::tile::Step;
+use super::{CpuMatrix, Matrix};
 use crate::kernel::*;
 use crate::lower::access::{Frame, Pos};
 use crate::lower::{LowerError, Rule};
 
 impl CpuMatrix<'_> {
-    /// Writes the finished sums to scratch and stores what the program makes of them, vector by
-    /// vector.
-    pub(super) fn finish(&mut self, tile: &Tile, sums: ValueId) -> Result<(), LowerError> {
-        let Some(shared) = self.finished else {
-            return Err(self.cx.error(Rule::Operation, "an epilogue without scratch"));
-        };
-        let memory = Memory::Shared(shared);
-        let width = self.tile_columns() as i64;
+    /// Stores what the program makes of the sums of `rows` rows over the block's columns.
+    pub(super) fn finish(
+        &mut self,
+        step: &Step,
+        first: ValueId,
+        rows: u32,
+    ) -> Result<(), LowerError> {
+        let sums = self.home_matrix(first);
+        let lanes = self.lanes();
         let b = &mut self.cx.b;
-        let (zero, one, stride) = (b.int(0), b.int(1), b.int(width));
-        b.fragment_store(sums, View::whole(memory, zero, stride, one));
-        let rows = b.int(i64::from(tile.rows));
-        let (open, row) = self.open_loop(zero, rows, 1);
-        for vector in 0..tile.vectors {
-            let offset = i64::from(vector) * i64::from(self.mapping.lanes);
-            let at = self.cx.b.mul_int(row, width);
-            let at = self.cx.b.add_int(at, offset);
-            let sum = self.cx.b.load1(Place::strided(memory, at, 1), None);
-            self.store_vector(tile, row, offset, sum)?;
+        let (zero, count) = (b.int(0), b.int(i64::from(rows)));
+        let (open_rows, row) = self.open_loop(zero, count, 1);
+        let b = &mut self.cx.b;
+        let at = b.mul(row, sums.row_stride);
+        let at = b.add(sums.origin, at);
+        let sums = Matrix { origin: at, ..sums };
+        let row = b.add(first, row);
+        let whole = whole_part(b, step.width, lanes);
+        if b.known(whole) != Some(0) {
+            let (open, column) = self.open_loop(zero, whole, lanes);
+            self.vector(step, &sums, row, column, None)?;
+            self.close_loop(open);
         }
-        self.close_loop(open);
+        let b = &mut self.cx.b;
+        let rest = b.sub(step.width, whole);
+        let divisor = self.cx.program.divisor(self.facts.size[1]);
+        if b.known(rest) != Some(0) && !divisor.is_multiple_of(lanes) {
+            self.vector(step, &sums, row, whole, Some(rest))?;
+        }
+        self.close_loop(open_rows);
         Ok(())
     }
 
-    fn store_vector(
+    /// One vector at a row and a column of the block.
+    fn vector(
         &mut self,
-        tile: &Tile,
+        step: &Step,
+        sums: &Matrix,
         row: ValueId,
-        offset: i64,
-        sum: ValueId,
+        column: ValueId,
+        limit: Option<ValueId>,
     ) -> Result<(), LowerError> {
         let program = self.cx.program;
         let ir::Op::Store { tensor, coords, value, bounds } = &program.ops[self.facts.store].op
@@ -46,19 +58,20 @@ impl CpuMatrix<'_> {
             return Err(self.cx.error(Rule::Operation, "the matrix facts name no store"));
         };
         let b = &mut self.cx.b;
-        let group_row = b.add(self.origin[0], tile.row);
-        let at_row = b.add(group_row, row);
-        let group_column = b.add(self.origin[1], tile.column);
-        let at_column = b.add_int(group_column, offset);
+        let column = b.add(step.first_column, column);
+        let at = b.add(sums.origin, column);
+        let guard = match sums.memory {
+            Memory::Global(_) => limit.map(|limit| Guard::count(limit, 0.0)),
+            Memory::Shared(_) | Memory::Private(_) => None,
+        };
+        let sum = b.load1(Place::strided(sums.memory, at, 1), guard);
+        let at_row = b.add(self.origin[0], row);
+        let at_column = b.add(self.origin[1], column);
         let positions =
             vec![(self.axes[0], Pos::Uniform(at_row)), (self.axes[1], Pos::Lanes(at_column))];
         let mut frame = Frame::at(positions, 1);
         frame.inside = true;
-        let lanes = i64::from(self.mapping.lanes);
-        frame.limit = tile.limit.and_then(|limit| match b.known(limit) {
-            Some(limit) if limit >= offset + lanes => None,
-            _ => Some(b.add_int(limit, -offset)),
-        });
+        frame.limit = limit;
         frame.memo.insert(self.product, vec![sum]);
         let values = self.cx.eval(*value, &mut frame)?;
         let dims = self.cx.tensor_dims(&mut frame, *tensor, coords, *bounds)?;

@@ -3,7 +3,7 @@
 use tilewright_ir::program::MapOp;
 
 use super::pack::whole_part;
-use super::{CpuMatrix, Partial};
+use super::{CpuMatrix, Home, Matrix};
 use crate::kernel::*;
 use crate::lower::LowerError;
 
@@ -96,8 +96,21 @@ impl CpuMatrix<'_> {
         Ok(())
     }
 
-    /// The tiles of `rows` rows over the block's columns.
+    /// The tiles of `rows` rows over the block's columns, and what follows them.
     fn row_of_tiles(&mut self, step: &Step, row: ValueId, rows: u32) -> Result<(), LowerError> {
+        self.row_of_products(step, row, rows)?;
+        if !self.has_epilogue() {
+            return Ok(());
+        }
+        if self.single_step() {
+            return self.finish(step, row, rows);
+        }
+        let end = self.cx.b.add(step.start, step.length);
+        let last = self.cx.b.compare(MapOp::Ge, end, self.size[2]);
+        self.when(last, |this| this.finish(step, row, rows))
+    }
+
+    fn row_of_products(&mut self, step: &Step, row: ValueId, rows: u32) -> Result<(), LowerError> {
         let unit = self.tile_columns();
         let vectors = self.mapping.tile[1];
         let lanes = self.lanes();
@@ -133,7 +146,7 @@ impl CpuMatrix<'_> {
     }
 
     /// Runs `body` where a condition holds.
-    fn when(
+    pub(super) fn when(
         &mut self,
         condition: ValueId,
         body: impl FnOnce(&mut Self) -> Result<(), LowerError>,
@@ -150,72 +163,56 @@ impl CpuMatrix<'_> {
         }
     }
 
-    /// One tile: sums so far, product, sums or finished elements.
+    /// One tile: sums so far, plus the step's product.
     fn tile(&mut self, step: &Step, tile: &Tile) -> Result<(), LowerError> {
         let atom = Atom::OuterProduct { rows: tile.rows, vectors: tile.vectors };
         let ty = Type::fragment(atom, FragmentRole::Accumulator, self.facts.accumulator);
-        let waiting = self.partial_view(tile);
         let zero = self.cx.b.int(0);
-        let sums = match waiting {
-            None => self.cx.b.fragment_fill(ty, 0.0),
-            Some(view) => {
-                let first = self.cx.b.compare(MapOp::Eq, step.start, zero);
-                let sums = self.cx.b.if_else(
-                    first,
-                    |b| vec![b.fragment_fill(ty, 0.0)],
-                    |b| vec![b.fragment_load(ty, view)],
-                );
-                sums[0]
-            }
+        let sums = if self.single_step() {
+            self.cx.b.fragment_fill(ty, 0.0)
+        } else {
+            let view = self.home_view(tile);
+            let first = self.cx.b.compare(MapOp::Eq, step.start, zero);
+            let sums = self.cx.b.if_else(
+                first,
+                |b| vec![b.fragment_fill(ty, 0.0)],
+                |b| vec![b.fragment_load(ty, view)],
+            );
+            sums[0]
         };
         let (a, b) = (self.left(step, tile), self.right(step, tile));
         let depth = Some(step.length);
         let sums = self.cx.b.mma(Operand::View(a), Operand::View(b), sums, depth);
-        match (waiting, self.partial, self.direct) {
-            (None, _, true) | (Some(_), Partial::Output, true) => {
-                let view = self.output_view(tile);
-                self.cx.b.fragment_store(sums, view);
-                Ok(())
-            }
-            (None, _, false) => self.finish(tile, sums),
-            (Some(view), _, _) => {
-                let end = self.cx.b.add(step.start, step.length);
-                let last = self.cx.b.compare(MapOp::Ge, end, self.size[2]);
-                let mut open = self.cx.b.begin_if(last);
-                if self.direct {
-                    let output = self.output_view(tile);
-                    self.cx.b.fragment_store(sums, output);
-                } else {
-                    self.finish(tile, sums)?;
-                }
-                self.cx.b.begin_else(&mut open, &[]);
-                self.cx.b.fragment_store(sums, view);
-                self.cx.b.end_if(open, &[]);
-                Ok(())
-            }
-        }
+        let view = self.home_view(tile);
+        self.cx.b.fragment_store(sums, view);
+        Ok(())
     }
 
-    /// The tile in the output.
-    fn output_view(&mut self, tile: &Tile) -> View {
-        let row = self.cx.b.add(self.origin[0], tile.row);
-        let column = self.cx.b.add(self.origin[1], tile.column);
-        let c = self.c;
-        View { cols: tile.limit, ..self.view(&c, row, column) }
+    /// The sums of whole vectors (scratch) or of the tile's columns (output).
+    fn home_view(&mut self, tile: &Tile) -> View {
+        let home = self.home_matrix(tile.row);
+        let limit = if matches!(self.home, Home::Output) { tile.limit } else { None };
+        let zero = self.cx.b.int(0);
+        View { cols: limit, ..self.view(&home, zero, tile.column) }
     }
 
-    /// Where the tile's partial sums wait.
-    fn partial_view(&mut self, tile: &Tile) -> Option<View> {
-        match self.partial {
-            Partial::None => None,
-            Partial::Output => Some(self.output_view(tile)),
-            Partial::Scratch(shared) => {
+    /// The matrix that holds the sums, from a row and the group's first column on.
+    pub(super) fn home_matrix(&mut self, row: ValueId) -> Matrix {
+        match self.home {
+            Home::Output => {
+                let row = self.cx.b.add(self.origin[0], row);
+                let c = self.c;
+                let base = self.view(&c, row, self.origin[1]).base;
+                Matrix { origin: base, ..c }
+            }
+            Home::Scratch(shared) => {
+                let single = self.single_step();
                 let b = &mut self.cx.b;
+                let (zero, one) = (b.int(0), b.int(1));
                 let row_stride = b.int(b.kernel().shared[shared].cols as i64);
-                let row = b.mul(tile.row, row_stride);
-                let base = b.add(row, tile.column);
-                let one = b.int(1);
-                Some(View::whole(Memory::Shared(shared), base, row_stride, one))
+                let origin = if single { zero } else { b.mul(row, row_stride) };
+                let memory = Memory::Shared(shared);
+                Matrix { memory, origin, row_stride, col_stride: one }
             }
         }
     }
@@ -266,7 +263,7 @@ impl CpuMatrix<'_> {
         }
     }
 
-    fn view(&mut self, matrix: &super::Matrix, row: ValueId, column: ValueId) -> View {
+    fn view(&mut self, matrix: &Matrix, row: ValueId, column: ValueId) -> View {
         let b = &mut self.cx.b;
         let row = b.mul(row, matrix.row_stride);
         let column = b.mul(column, matrix.col_stride);
