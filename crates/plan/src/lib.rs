@@ -7,6 +7,8 @@
 //! [`plan`] is a pure function of (program, facts, sizes, options, target, policy): the same
 //! inputs give the same ranking on every machine.
 
+pub mod calibrate;
+pub mod coupled;
 pub mod hash;
 pub mod json;
 pub mod legality;

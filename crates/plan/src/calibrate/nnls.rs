@@ -118,13 +118,13 @@ fn lawson_hanson(a: &Matrix, b: &[f64]) -> Solution {
         let residual: Vec<f64> = a.times(&x).iter().zip(b).map(|(f, b)| b - f).collect();
         let gradient =
             |j: usize| a.column(j).iter().zip(&residual).map(|(c, r)| c * r).sum::<f64>();
-        let entering = (0..n)
-            .filter(|j| !passive.contains(j))
-            .map(|j| (j, gradient(j)))
-            .fold(None, |best: Option<(usize, f64)>, next| match best {
+        let entering = (0..n).filter(|j| !passive.contains(j)).map(|j| (j, gradient(j))).fold(
+            None,
+            |best: Option<(usize, f64)>, next| match best {
                 Some(b) if b.1 >= next.1 => Some(b),
                 _ => Some(next),
-            });
+            },
+        );
         let Some((entering, slope)) = entering else { break };
         if slope <= 1e-12 {
             break;

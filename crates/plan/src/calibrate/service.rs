@@ -42,8 +42,7 @@ impl RowCounts {
     /// The six feature values at a capacity (subgroups that the machine runs at once). Waves
     /// multiply what a worker does one after another; program bytes load the whole machine.
     pub fn features(&self, capacity: u64) -> Vec<f64> {
-        let waves =
-            ((self.groups * self.subgroups * self.pack) as f64 / capacity as f64).max(1.0);
+        let waves = ((self.groups * self.subgroups * self.pack) as f64 / capacity as f64).max(1.0);
         vec![
             1.0,
             self.rounds as f64 * waves,

@@ -70,11 +70,15 @@ pub enum Rule {
     PackRequired,
     /// A tile, step or group of zero extent.
     EmptyTile,
+    /// A realisation that needs a proof that wasn't made.
+    UnprovedRealisation,
+    /// A copy batch outside 1..=16.
+    CopyBatch,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 28] = [
+    pub const ALL: [Rule; 30] = [
         Rule::ThreadsLimit,
         Rule::ThreadsMultiple,
         Rule::SearchBudget,
@@ -103,6 +107,8 @@ impl Rule {
         Rule::RegisterBudget,
         Rule::PackRequired,
         Rule::EmptyTile,
+        Rule::UnprovedRealisation,
+        Rule::CopyBatch,
     ];
 
     /// The name in reports and messages.
@@ -136,6 +142,8 @@ impl Rule {
             Rule::RegisterBudget => "register-budget",
             Rule::PackRequired => "pack-required",
             Rule::EmptyTile => "empty-tile",
+            Rule::UnprovedRealisation => "unproved-realisation",
+            Rule::CopyBatch => "copy-batch",
         }
     }
 
@@ -193,6 +201,10 @@ impl Rule {
                 "an operand that is transposed or narrower than the accumulator is packed as needed"
             }
             Rule::EmptyTile => "tiles, steps and groups have nonzero extents",
+            Rule::UnprovedRealisation => {
+                "persistent accumulators, direct output and overwriting need their proofs"
+            }
+            Rule::CopyBatch => "a copy moves 1 to 16 elements",
         }
     }
 }

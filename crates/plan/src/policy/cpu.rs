@@ -31,6 +31,8 @@ pub struct CpuCoefficients {
     pub fma_latency: f64,
     /// Cycles to fold a vector into one value and spread it.
     pub collective: f64,
+    /// Share of the smaller of arithmetic and memory time that the larger one doesn't hide.
+    pub unhidden: f64,
     /// Bytes per cycle that a core moves in its first-level cache.
     pub l1_bytes_per_cycle: f64,
     /// Bytes per cycle from the second-level cache.
@@ -51,6 +53,7 @@ impl Default for CpuCoefficients {
             loop_step: 1.0,
             fma_latency: 4.0,
             collective: 30.0,
+            unhidden: 0.125,
             l1_bytes_per_cycle: 64.0,
             l2_bytes_per_cycle: 40.0,
             l3_bytes_per_cycle: 10.0,
@@ -60,7 +63,7 @@ impl Default for CpuCoefficients {
 }
 
 impl CpuCoefficients {
-    fn named(&self) -> [(&'static str, f64); 11] {
+    fn named(&self) -> [(&'static str, f64); 12] {
         [
             ("launch", self.launch),
             ("launch_threads", self.launch_threads),
@@ -69,6 +72,7 @@ impl CpuCoefficients {
             ("loop_step", self.loop_step),
             ("fma_latency", self.fma_latency),
             ("collective", self.collective),
+            ("unhidden", self.unhidden),
             ("l1_bytes_per_cycle", self.l1_bytes_per_cycle),
             ("l2_bytes_per_cycle", self.l2_bytes_per_cycle),
             ("l3_bytes_per_cycle", self.l3_bytes_per_cycle),
@@ -82,7 +86,7 @@ impl CpuCoefficients {
     /// A price is negative or not finite, or a speed isn't positive.
     pub fn check(&self) -> Result<(), PolicyError> {
         let named = self.named();
-        let (prices, speeds) = named.split_at(7);
+        let (prices, speeds) = named.split_at(8);
         not_negative(NAME, prices)?;
         positive(NAME, speeds)
     }

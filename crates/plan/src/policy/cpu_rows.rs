@@ -1,7 +1,7 @@
 //! The row part of the `cpu` policy.
 //!
-//! A program's cycles are the sum over its loops of max(arithmetic, memory) plus the loop's own
-//! cost. Arithmetic of a reduction is at least its latency chain over the partial accumulators.
+//! A program's cycles are the sum over its loops of the larger of arithmetic and memory time, a
+//! share of the smaller, and the loop's own cost. Arithmetic of a reduction is at least its latency chain over the partial accumulators.
 //! The first loop that reads an input pays for the level that holds the whole launch's data;
 //! later ones, and stripes, pay for the level that holds the row.
 
@@ -44,7 +44,7 @@ struct Parts {
     memory: f64,
     loops: f64,
     collectives: f64,
-    /// What the program takes: the larger of arithmetic and memory per loop, and the rest.
+    /// What the program takes: arithmetic and memory overlapped per loop, and the rest.
     total: f64,
 }
 
@@ -98,16 +98,21 @@ fn parts(c: &CpuCoefficients, problem: &RowProblem, cpu: &CpuFacts, mapping: &Ro
             continue;
         }
         if let Some((a, m)) = pending.take() {
-            parts.total += a.max(m);
+            parts.total += overlapped(c, a, m);
         }
         parts.loops += c.loop_start + trips * c.loop_step;
         pending = Some((arithmetic, memory));
     }
     if let Some((a, m)) = pending {
-        parts.total += a.max(m);
+        parts.total += overlapped(c, a, m);
     }
     parts.total += parts.loops + parts.collectives + c.group;
     parts
+}
+
+/// Cycles of a loop whose arithmetic and memory traffic overlap, but not perfectly.
+fn overlapped(c: &CpuCoefficients, arithmetic: f64, memory: f64) -> f64 {
+    arithmetic.max(memory) + c.unhidden * arithmetic.min(memory)
 }
 
 /// Cycles of one vector of a domain.

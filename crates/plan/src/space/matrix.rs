@@ -88,8 +88,8 @@ pub fn entries(
         for &window in &stages {
             for &threads in &widths {
                 let subgroups = u64::from(threads / gpu.lanes.max(1));
-                let distributions = (1..=subgroups)
-                    .filter(|gm| subgroups.is_multiple_of(*gm))
+                let distributions = divisors(subgroups)
+                    .into_iter()
                     .map(|gm| {
                         let grid = [gm, subgroups / gm];
                         let space = Space { problem, gpu, rules, options };
@@ -181,4 +181,22 @@ pub fn realise(
         overwrite: direct && problem.overwrites(block),
         stages: 1,
     }
+}
+
+/// Divisors of n in ascending order.
+pub fn divisors(n: u64) -> Vec<u64> {
+    let mut small = Vec::new();
+    let mut large = Vec::new();
+    let mut d = 1;
+    while d * d <= n {
+        if n.is_multiple_of(d) {
+            small.push(d);
+            if d != n / d {
+                large.push(n / d);
+            }
+        }
+        d += 1;
+    }
+    small.extend(large.into_iter().rev());
+    small
 }
