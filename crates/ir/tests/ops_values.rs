@@ -365,7 +365,7 @@ impl Product {
         let mut want = Vec::new();
         for p in 0..batch {
             for i in 0..m {
-                for j in 0..n {
+                for (j, bias) in bias.iter().enumerate() {
                     let at = |l: usize| {
                         let (a_at, b_at) = (
                             if self.trans.a() { l * m + i } else { i * k + l },
@@ -384,7 +384,7 @@ impl Product {
                     for step in &self.epilogue {
                         y = match step {
                             EpilogueStep::Scale => -1.5 * y,
-                            EpilogueStep::Bias => y + bias[j],
+                            EpilogueStep::Bias => y + bias,
                             EpilogueStep::Residual => y + residual[place],
                             EpilogueStep::Relu => y.max(0.0),
                             EpilogueStep::Gelu => gelu(y),
