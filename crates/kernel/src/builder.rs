@@ -15,7 +15,7 @@ mod tidy;
 
 pub use control::{OpenBlock, OpenIf, OpenLoop};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use tilewright_ir::DType;
 use tilewright_ir::entity::Arena;
@@ -66,6 +66,8 @@ pub struct KernelBuilder {
     ints: HashMap<ValueId, i64>,
     /// Index operations with a constant right operand, for folding chains.
     chains: HashMap<ValueId, (MapOp, ValueId, i64)>,
+    /// Names that are taken.
+    names: HashSet<String>,
     /// Index values that are sums.
     sums: HashMap<ValueId, sum::Sum>,
 }
@@ -96,6 +98,7 @@ impl KernelBuilder {
             depth: HashMap::new(),
             ints: HashMap::new(),
             chains: HashMap::new(),
+            names: HashSet::new(),
             sums: HashMap::new(),
         }
     }
@@ -125,7 +128,18 @@ impl KernelBuilder {
         self.group_id(self.kernel.grid.len() as u32 - 1)
     }
 
-    /// Declares a buffer argument.
+    /// The name, with a number where it is taken.
+    fn unique(&mut self, name: &str) -> String {
+        let mut unique = name.to_string();
+        let mut number = 1;
+        while !self.names.insert(unique.clone()) {
+            number += 1;
+            unique = format!("{name}_{number}");
+        }
+        unique
+    }
+
+    /// Declares a buffer argument. As with every declaration, a name that is taken gets a number.
     pub fn buffer(
         &mut self,
         name: &str,
@@ -135,13 +149,15 @@ impl KernelBuilder {
         source: ArgSource,
     ) -> ArgId {
         let kind = ArgKind::Buffer { dtype, access, align };
-        self.kernel.args.push(Arg { name: name.to_string(), kind, source })
+        let name = self.unique(name);
+        self.kernel.args.push(Arg { name, kind, source })
     }
 
     /// Declares a number argument.
     pub fn number(&mut self, name: &str, elem: Elem, source: ArgSource) -> ArgId {
         let kind = ArgKind::Number(elem);
-        self.kernel.args.push(Arg { name: name.to_string(), kind, source })
+        let name = self.unique(name);
+        self.kernel.args.push(Arg { name, kind, source })
     }
 
     /// Declares a shared buffer of `rows` × `cols` elements.
@@ -153,21 +169,20 @@ impl KernelBuilder {
         cols: u64,
         layout: Layout,
     ) -> SharedId {
-        self.kernel.shared.push(Shared { name: name.to_string(), dtype, rows, cols, layout })
+        let name = self.unique(name);
+        self.kernel.shared.push(Shared { name, dtype, rows, cols, layout })
     }
 
     /// Declares a private array of `len` elements per lane.
     pub fn private(&mut self, name: &str, dtype: DType, len: u64) -> PrivateId {
-        self.kernel.private.push(Private { name: name.to_string(), dtype, len })
+        let name = self.unique(name);
+        self.kernel.private.push(Private { name, dtype, len })
     }
 
     /// Declares a barrier of all subgroups of the group.
     pub fn group_barrier(&mut self, name: &str) -> BarrierId {
-        self.kernel.barriers.push(Barrier {
-            name: name.to_string(),
-            scope: Scope::Group,
-            participants: None,
-        })
+        let name = self.unique(name);
+        self.kernel.barriers.push(Barrier { name, scope: Scope::Group, participants: None })
     }
 
     /// The kernel's declarations, for those that have no method here.
@@ -519,10 +534,10 @@ impl KernelBuilder {
         }
         let integral = |e: Elem| matches!(e, Elem::Index | Elem::Data(DType::I32));
         let ty = Type::Elem(elem);
-        if let (Some(n), true) = (self.known(value), integral(from) && integral(elem)) {
-            if i32::try_from(n).is_ok() {
-                return self.int_of(elem, n);
-            }
+        if let (Some(n), true) = (self.known(value), integral(from) && integral(elem))
+            && i32::try_from(n).is_ok()
+        {
+            return self.int_of(elem, n);
         }
         if integral(from) && integral(elem) {
             return self.pure(Pure::Cast(value, elem), Op::Cast(value), ty, &[value]);

@@ -68,11 +68,6 @@ impl Frame {
     pub fn pos(&self, axis: AxisId) -> Option<Pos> {
         self.axes.iter().find(|(a, _)| *a == axis).map(|(_, p)| *p)
     }
-
-    /// Whether a tile over these axes differs from lane to lane.
-    pub fn varies(&self, axes: &[AxisId]) -> bool {
-        axes.iter().any(|a| matches!(self.pos(*a), Some(Pos::Lanes(_) | Pos::PerLane(_))))
-    }
 }
 
 /// One dimension of an access.
@@ -207,13 +202,16 @@ impl Context<'_> {
                 }
             }
             let proved = match bounds {
-                ir::Bounds::Assume => bounds::Proved { lower: true, upper: true },
+                // What is gathered depends on data, which no precondition can vouch for.
+                ir::Bounds::Assume if coord.gather.is_none() => {
+                    bounds::Proved { lower: true, upper: true }
+                }
                 ir::Bounds::Fill(_)
                     if frame.inside && bounds::spans(self.program, tensor, d, coord) =>
                 {
                     bounds::Proved { lower: true, upper: true }
                 }
-                ir::Bounds::Fill(_) => bounds::proved(self.program, tensor, d, coord),
+                _ => bounds::proved(self.program, tensor, d, coord),
             };
             let size = self.program.tensors[tensor].shape[d];
             let upper = (!proved.upper).then(|| self.extent(size));

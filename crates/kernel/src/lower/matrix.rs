@@ -52,10 +52,10 @@ pub(super) fn bind_blocks(
 ) -> Result<Program, LowerError> {
     let mut bound = program.clone();
     for (extent, size) in facts.block.iter().zip(block) {
-        if let Extent::Dim(dim) = extent {
-            if let DimKind::Block { .. } = bound.dims[*dim].kind {
-                bound.dims[*dim].kind = DimKind::Static(size);
-            }
+        if let Extent::Dim(dim) = extent
+            && let DimKind::Block { .. } = bound.dims[*dim].kind
+        {
+            bound.dims[*dim].kind = DimKind::Static(size);
         }
         if bound.known(*extent) != Some(size) {
             return Err(LowerError {

@@ -11,11 +11,16 @@ mod bounds;
 mod cpu_matrix;
 mod error;
 mod eval;
+mod fallback;
 mod matrix;
+mod precondition;
 mod rows;
 mod tile;
 
 pub use error::{LowerError, Rule};
+pub use matrix::{barriers, shared_bytes};
+pub use precondition::{OutOfBounds, Precondition, preconditions};
+pub use rows::slots;
 
 use std::collections::HashMap;
 
@@ -92,6 +97,19 @@ pub fn lower(
     finish(program, kernel, options)
 }
 
+/// Lowers any verified program, slowly, with one subgroup of `lanes` lanes per program instance.
+/// Blocks take their defaults.
+///
+/// # Errors
+/// A tile has no usable bound of its size, or its storage is over the limit.
+pub fn lower_any(
+    program: &Program,
+    lanes: u32,
+    options: &Options,
+) -> Result<Lowered, LowerError> {
+    finish(program, fallback::lower(program, lanes)?, options)
+}
+
 /// The checks that every lowering ends with.
 fn finish(program: &Program, kernel: Kernel, options: &Options) -> Result<Lowered, LowerError> {
     let bytes = kernel.shared_bytes();
@@ -103,6 +121,16 @@ fn finish(program: &Program, kernel: Kernel, options: &Options) -> Result<Lowere
                 "{bytes} bytes of shared memory are over the limit of {}",
                 options.shared_limit
             ),
+        });
+    }
+    if cfg!(debug_assertions)
+        && let Err(errors) = crate::validate::validate(&kernel)
+    {
+        let first = errors.first().map(ToString::to_string).unwrap_or_default();
+        return Err(LowerError {
+            program: program.name.clone(),
+            rule: Rule::Invalid,
+            detail: format!("the kernel breaks {} rules, first {first}", errors.len()),
         });
     }
     Ok(Lowered { launches: vec![kernel] })

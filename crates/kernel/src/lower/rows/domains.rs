@@ -143,10 +143,10 @@ impl Rows<'_> {
             let root = self.root(&domain.kind)?;
             self.cx.prepare(root)?;
         }
-        if let [domain] = &group.domains[..] {
-            if let (DomainKind::Reduce(op), true) = (&domain.kind, self.ordered(&domain.kind)) {
-                return self.fold_in_order(*op);
-            }
+        if let [domain] = &group.domains[..]
+            && let (DomainKind::Reduce(op), true) = (&domain.kind, self.ordered(&domain.kind))
+        {
+            return self.fold_in_order(*op);
         }
         let reductions = self.reductions(&group.domains)?;
         let sets = if reductions.is_empty() { 1 } else { u64::from(self.mapping.accumulators) };
@@ -168,7 +168,7 @@ impl Rows<'_> {
         // What is left of the full chunks, and the partial one, go to the first set.
         let rest = partial.split_off(reductions.len());
         let mut first = self.chunks(group, &reductions, (done, full, 1), partial)?;
-        if self.cx.b.known(self.columns).is_none_or(|n| n as u64 % chunk != 0) {
+        if self.cx.b.known(self.columns).is_none_or(|n| !(n as u64).is_multiple_of(chunk)) {
             let begin = self.cx.b.mul(full, size);
             let left = self.cx.b.sub(self.columns, begin);
             first = self.chunk(group, &reductions, full, Some(left), &first)?;
