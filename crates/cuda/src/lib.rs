@@ -2,5 +2,6 @@
 //! assemble and run the text.
 
 pub mod codegen;
+pub mod driver;
 
 pub use codegen::{CodegenError, Ptx, PtxTarget, emit};
