@@ -16,20 +16,23 @@ pub fn slots(columns: u64, workers: u64, vector: u64) -> u64 {
     columns / chunk * vector + (columns % chunk).min(vector)
 }
 
-/// Shared bytes of one group: one slot of each reduction's type per subgroup, if several
-/// subgroups share a row (for f32, 4·reductions·S).
+/// Shared bytes of one group: one slot of each reduction's accumulation type per subgroup, if
+/// several subgroups share a row (for f32, 4·reductions·S). A reduction with a stated order has
+/// none: every worker folds all elements.
 pub fn shared_bytes(problem: &RowProblem, mapping: &RowMapping) -> u64 {
     if mapping.subgroups > 1 {
-        let slot: u64 = problem.reductions.iter().map(|r| r.dtype.bytes()).sum();
+        let free = problem.reductions.iter().filter(|r| r.unordered);
+        let slot: u64 = free.map(|r| r.dtype.accumulator().bytes()).sum();
         slot * u64::from(mapping.subgroups)
     } else {
         0
     }
 }
 
-/// Barrier sites of one group: one per reduction, if several subgroups share a row.
+/// Barrier sites of one group: one per reduction in any order, if several subgroups share a row.
 pub fn barriers(problem: &RowProblem, mapping: &RowMapping) -> u64 {
-    if mapping.subgroups > 1 { problem.reductions.len() as u64 } else { 0 }
+    let free = problem.reductions.iter().filter(|r| r.unordered).count() as u64;
+    if mapping.subgroups > 1 { free } else { 0 }
 }
 
 /// What a row mapping amounts to.
