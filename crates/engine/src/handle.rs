@@ -6,7 +6,7 @@ use crate::launch_error::LaunchError;
 use crate::signature::{MAX_ITEMS, Signature, Sizes};
 use crate::tensor::{Input, Output, TensorArg};
 use std::marker::PhantomData;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_ir::entity::Id;
 use tilewright_ir::program::{Access, Program};
 use tilewright_kernel::kernel::{Arg, ArgKind, ArgSource, Kernel};
@@ -33,11 +33,16 @@ pub struct LaunchOptions<'a> {
     pub scalars: &'a [(&'a str, f64)],
 }
 
-/// Compiled code with its launch contract. Sharing it between threads is fine.
+/// Compiled code with its launch contract. Clones share the code, and threads may share a handle.
+#[derive(Clone)]
 pub struct Handle {
+    code: Arc<Code>,
+    scalars: Vec<Option<f64>>,
+}
+
+struct Code {
     signature: Signature,
     slots: Vec<Slot>,
-    scalars: Vec<Option<f64>>,
     scratch: Mutex<Vec<Buffer>>,
     executable: Box<dyn Executable>,
 }
@@ -67,17 +72,17 @@ impl Handle {
         }
         let scratch = Mutex::new(scratch.into_iter().map(|(_, buffer)| buffer).collect());
         let scalars = vec![None; signature.scalars.len()];
-        Ok(Handle { signature, slots, scalars, scratch, executable })
+        Ok(Handle { code: Arc::new(Code { signature, slots, scratch, executable }), scalars })
     }
 
     /// What a launch must bring.
     pub fn signature(&self) -> &Signature {
-        &self.signature
+        &self.code.signature
     }
 
     /// The compiled code.
     pub fn executable(&self) -> &dyn Executable {
-        self.executable.as_ref()
+        self.code.executable.as_ref()
     }
 
     /// Sets the value that a run-time scalar has unless a launch states another.
@@ -86,7 +91,7 @@ impl Handle {
     /// [`LaunchError::UnknownScalar`], [`LaunchError::ZeroScalar`].
     pub fn set_scalar(&mut self, name: &str, value: f64) -> Result<(), LaunchError> {
         let index = self.scalar_index(name)?;
-        self.scalars[index] = Some(self.signature.scalar(index, value)?);
+        self.scalars[index] = Some(self.code.signature.scalar(index, value)?);
         Ok(())
     }
 
@@ -149,9 +154,9 @@ impl Handle {
         };
         let given = (inputs.len(), outputs.len());
         let mut tensors = [NOTHING; MAX_ITEMS];
-        let count = self.signature.tensors.len();
+        let count = self.code.signature.tensors.len();
         let (mut next_input, mut next_output) = (inputs.iter(), outputs.iter_mut());
-        for (sig, arg) in self.signature.tensors.iter().zip(&mut tensors) {
+        for (sig, arg) in self.code.signature.tensors.iter().zip(&mut tensors) {
             let tensor = match sig.access {
                 Access::In => next_input.next().map(|input| input.tensor()),
                 Access::Out | Access::InOut => next_output.next().map(|out| out.tensor_mut()),
@@ -163,22 +168,22 @@ impl Handle {
         }
         let mut sizes: Sizes = [None; MAX_ITEMS];
         for (name, value) in options.dims {
-            let known = || self.signature.dims.iter().map(|d| d.name.as_str());
+            let known = || self.code.signature.dims.iter().map(|d| d.name.as_str());
             let index = known().position(|n| n == *name).ok_or_else(|| {
                 LaunchError::UnknownDim { name: name.to_string(), known: list(known()) }
             })?;
             sizes[index] = Some(*value);
         }
-        self.signature.resolve(&tensors[..count], &mut sizes)?;
+        self.code.signature.resolve(&tensors[..count], &mut sizes)?;
         let mut scalars = [None; MAX_ITEMS];
         for (slot, value) in scalars.iter_mut().zip(&self.scalars) {
             *slot = *value;
         }
         for (name, value) in options.scalars {
             let index = self.scalar_index(name)?;
-            scalars[index] = Some(self.signature.scalar(index, *value)?);
+            scalars[index] = Some(self.code.signature.scalar(index, *value)?);
         }
-        for (slot, word) in self.slots.iter().zip(words.iter_mut()) {
+        for (slot, word) in self.code.slots.iter().zip(words.iter_mut()) {
             *word = match *slot {
                 Slot::Tensor(i) => ArgValue::Buffer {
                     ptr: tensors[i].ptr,
@@ -189,14 +194,14 @@ impl Handle {
                     Some(value) if integer => ArgValue::Index(value as i64),
                     Some(value) => ArgValue::Float(value),
                     None => {
-                        let scalar = self.signature.scalars[index].name.clone();
+                        let scalar = self.code.signature.scalars[index].name.clone();
                         return Err(LaunchError::MissingScalar { scalar });
                     }
                 },
                 Slot::Scratch(_) => ArgValue::Index(0),
             };
         }
-        Ok(self.slots.len())
+        Ok(self.code.slots.len())
     }
 
     /// Runs the code with checked arguments, scratch filled in.
@@ -204,25 +209,25 @@ impl Handle {
     /// # Safety
     /// `words` come from [`Handle::arguments`], and the borrows it read are still alive.
     unsafe fn execute(&self, words: &mut [ArgValue]) -> Result<(), LaunchError> {
-        if !self.slots.iter().any(|s| matches!(s, Slot::Scratch(_))) {
+        if !self.code.slots.iter().any(|s| matches!(s, Slot::Scratch(_))) {
             // SAFETY: the caller's promise is `launch`'s: checked, live, unshared buffers.
-            return Ok(unsafe { self.executable.launch(words) }?);
+            return Ok(unsafe { self.code.executable.launch(words) }?);
         }
         // A launch that panicked left scratch in some state, which is fine: scratch has no
         // meaning between launches.
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        for (slot, word) in self.slots.iter().zip(words.iter_mut()) {
+        let mut scratch = self.code.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        for (slot, word) in self.code.slots.iter().zip(words.iter_mut()) {
             if let Slot::Scratch(i) = slot {
                 let buffer = &mut scratch[*i];
                 *word = ArgValue::Buffer { ptr: buffer.as_mut_ptr(), bytes: buffer.bytes() };
             }
         }
         // SAFETY: as above; the lock is held until the launch returns, so scratch is unshared.
-        Ok(unsafe { self.executable.launch(words) }?)
+        Ok(unsafe { self.code.executable.launch(words) }?)
     }
 
     fn scalar_index(&self, name: &str) -> Result<usize, LaunchError> {
-        let known = || self.signature.scalars.iter().map(|s| s.name.as_str());
+        let known = || self.code.signature.scalars.iter().map(|s| s.name.as_str());
         known().position(|n| n == name).ok_or_else(|| LaunchError::UnknownScalar {
             name: name.to_string(),
             known: list(known()),
@@ -231,7 +236,7 @@ impl Handle {
 
     fn wrong_counts(&self, inputs: usize, outputs: usize) -> LaunchError {
         let named = |input: bool| -> Vec<&str> {
-            let tensors = self.signature.tensors.iter();
+            let tensors = self.code.signature.tensors.iter();
             let wanted = tensors.filter(|t| (t.access == Access::In) == input);
             wanted.map(|t| t.name.as_str()).collect()
         };
@@ -248,7 +253,7 @@ impl Handle {
 
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Handle").field("signature", &self.signature).finish_non_exhaustive()
+        f.debug_struct("Handle").field("signature", &self.code.signature).finish_non_exhaustive()
     }
 }
 

@@ -1,14 +1,21 @@
 //! The one road from a program to a running kernel: plan, lower, compile, launch, check, time.
 
+pub mod check;
+pub mod compile;
+pub mod error;
 pub mod handle;
+pub mod inputs;
 pub mod launch_error;
-pub mod magnitude;
+pub mod plan;
 pub mod signature;
 pub mod tensor;
 pub mod timing;
 pub mod tolerance;
 
+pub use compile::{Compiled, Engine};
+pub use error::{EngineError, RejectedPlan};
 pub use handle::{Bound, Handle, LaunchOptions};
 pub use launch_error::LaunchError;
+pub use plan::{Plan, PlanOptions};
 pub use signature::Signature;
 pub use tensor::{Input, Output, TensorArg, View, ViewMut};

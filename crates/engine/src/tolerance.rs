@@ -1,12 +1,12 @@
 //! How far a result may be from the float64 reference.
 //!
-//! With u the unit roundoff of the type in which the program computes and u_out that of the
-//! output:
+//! With u the unit roundoff of the type in which the program computes, u_out that of the output,
+//! and E the scale of an element's rounding error that the oracle gives (for a product
+//! (|A||B|)ij, for rows the first-order error in units of u):
 //!
-//! - matrix products: `(8 + √K)·u·(|A||B|)ij + u_out·|ref|`, with the magnitude of the epilogue's
-//!   addends included in `(|A||B|)ij`;
-//! - rows of N columns: `((16 + log2 N)·u + u_out)·|ref|`, plus `(16 + log2 N)·u·excess` where a
-//!   sum cancels: `excess` is how much larger the summed magnitudes are than the result;
+//! - matrix products: `(8 + √K)·u·E + u_out·|ref|`;
+//! - rows of N columns: `(16 + log2 N)·u·|ref| + u_out·|ref|`, or `2·u·E + u_out·|ref|` where
+//!   that is more. It is more only where a sum cancels, so that E is large beside the result;
 //! - integers: exact.
 //!
 //! Half a step of the output's subnormal numbers is always allowed, for that is what rounding a
@@ -14,28 +14,29 @@
 
 use tilewright_ir::DType;
 
-/// A tolerance as a function of the reference and of the magnitude of what was summed.
+/// A tolerance as a function of the reference and of the error scale E.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tolerance {
-    /// Factor of |ref|.
-    pub relative: f64,
-    /// Factor of the magnitude.
-    pub magnitude: f64,
-    /// Whether the magnitude counts in full (products) or only what exceeds |ref| (rows).
-    pub excess_only: bool,
-    /// Constant term: half the smallest positive number of the output type.
-    pub absolute: f64,
+    /// Factor of |ref| for the arithmetic; the larger of this and the next term counts for rows,
+    /// and products have 0 here.
+    arithmetic: f64,
+    /// Factor of E.
+    scale: f64,
+    /// Factor of |ref| for the rounding of the output.
+    rounding: f64,
+    /// Half the smallest positive number of the output type.
+    absolute: f64,
     /// The output type.
-    pub output: DType,
+    output: DType,
 }
 
 impl Tolerance {
     /// For a product with K = `depth` terms.
     pub fn matrix(depth: u64, compute: DType, output: DType) -> Self {
         Tolerance {
-            relative: output.unit_roundoff(),
-            magnitude: (8.0 + (depth as f64).sqrt()) * compute.unit_roundoff(),
-            excess_only: false,
+            arithmetic: 0.0,
+            scale: (8.0 + (depth as f64).sqrt()) * compute.unit_roundoff(),
+            rounding: output.unit_roundoff(),
             absolute: half_step(output),
             output,
         }
@@ -43,11 +44,11 @@ impl Tolerance {
 
     /// For rows of `columns` elements.
     pub fn rows(columns: u64, compute: DType, output: DType) -> Self {
-        let factor = (16.0 + (columns.max(1) as f64).log2()) * compute.unit_roundoff();
+        let u = compute.unit_roundoff();
         Tolerance {
-            relative: factor + output.unit_roundoff(),
-            magnitude: factor,
-            excess_only: true,
+            arithmetic: (16.0 + (columns.max(1) as f64).log2()) * u,
+            scale: 2.0 * u,
+            rounding: output.unit_roundoff(),
             absolute: half_step(output),
             output,
         }
@@ -55,27 +56,26 @@ impl Tolerance {
 
     /// For outputs that must be equal.
     pub fn exact(output: DType) -> Self {
-        let (relative, magnitude, absolute) = (0.0, 0.0, 0.0);
-        Tolerance { relative, magnitude, excess_only: false, absolute, output }
+        Tolerance { arithmetic: 0.0, scale: 0.0, rounding: 0.0, absolute: 0.0, output }
     }
 
-    /// The largest |actual − reference| that is accepted.
-    pub fn bound(&self, reference: f64, magnitude: f64) -> f64 {
+    /// The largest |actual − reference| that is accepted where the error scale is `scale`.
+    pub fn bound(&self, reference: f64, scale: f64) -> f64 {
         let reference = reference.abs();
-        let magnitude = if self.excess_only { (magnitude - reference).max(0.0) } else { magnitude };
-        self.relative * reference + self.magnitude * magnitude + self.absolute
+        let arithmetic = (self.arithmetic * reference).max(self.scale * scale);
+        arithmetic + self.rounding * reference + self.absolute
     }
 
     /// Whether an actual value is accepted. NaN is right only for NaN, an infinity only for the
     /// same infinity or for a finite value that the output type rounds to it.
-    pub fn accepts(&self, actual: f64, reference: f64, magnitude: f64) -> bool {
+    pub fn accepts(&self, actual: f64, reference: f64, scale: f64) -> bool {
         if reference.is_nan() || actual.is_nan() {
             return reference.is_nan() && actual.is_nan();
         }
         if reference.is_infinite() {
             return actual == reference;
         }
-        let bound = self.bound(reference, magnitude);
+        let bound = self.bound(reference, scale);
         if actual.is_infinite() {
             return self.output.round(reference + bound.copysign(actual)) == actual;
         }
@@ -117,7 +117,7 @@ pub fn compare(
     tolerance: &Tolerance,
     actual: &[f64],
     reference: &[f64],
-    magnitude: &[f64],
+    scale: &[f64],
 ) -> Comparison {
     let mut outcome = Comparison {
         elements: reference.len() as u64,
@@ -127,14 +127,12 @@ pub fn compare(
         failures: 0,
         first_failure: None,
     };
-    if actual.len() != reference.len() || magnitude.len() != reference.len() {
+    if actual.len() != reference.len() || scale.len() != reference.len() {
         outcome.failures = outcome.elements.max(1);
         return outcome;
     }
-    for (i, ((actual, reference), magnitude)) in
-        actual.iter().zip(reference).zip(magnitude).enumerate()
-    {
-        let bound = tolerance.bound(*reference, *magnitude);
+    for (i, ((actual, reference), scale)) in actual.iter().zip(reference).zip(scale).enumerate() {
+        let bound = tolerance.bound(*reference, *scale);
         let error = (actual - reference).abs();
         if error.is_finite() {
             if error > outcome.max_error || outcome.bound_there == 0.0 {
@@ -144,7 +142,7 @@ pub fn compare(
                 outcome.worst_ratio = outcome.worst_ratio.max(error / bound);
             }
         }
-        if !tolerance.accepts(*actual, *reference, *magnitude) {
+        if !tolerance.accepts(*actual, *reference, *scale) {
             outcome.failures += 1;
             outcome.worst_ratio = outcome.worst_ratio.max(1.0);
             outcome.first_failure.get_or_insert((i as u64, *actual, *reference, bound));
@@ -161,14 +159,17 @@ mod tests {
 
     #[test]
     fn the_bounds_are_the_stated_formulas() {
+        let tiny = f64::powi(2.0, -150);
         let gemm = Tolerance::matrix(64, DType::F32, DType::F32);
-        assert_eq!(gemm.bound(2.0, 10.0), U * 2.0 + 16.0 * U * 10.0 + f64::powi(2.0, -150));
+        assert_eq!(gemm.bound(2.0, 10.0), 16.0 * U * 10.0 + U * 2.0 + tiny);
         let rows = Tolerance::rows(1024, DType::F32, DType::F32);
-        assert_eq!(rows.bound(-2.0, 1.0), 27.0 * U * 2.0 + f64::powi(2.0, -150));
-        let canceled = rows.bound(2.0, 5.0) - rows.bound(2.0, 2.0);
-        assert!((canceled - 26.0 * U * 3.0).abs() < 1e-20);
+        assert_eq!(rows.bound(-2.0, 0.0), 26.0 * U * 2.0 + U * 2.0 + tiny);
+        // A scale of 13·|ref| is what the relative term covers; beyond it a sum has cancelled.
+        assert_eq!(rows.bound(2.0, 26.0), rows.bound(2.0, 0.0));
+        assert_eq!(rows.bound(2.0, 100.0), 2.0 * U * 100.0 + U * 2.0 + tiny);
         let half = Tolerance::rows(1, DType::F32, DType::F16);
-        assert_eq!(half.relative, 16.0 * U + f64::powi(2.0, -11));
+        let expected = 16.0 * U + f64::powi(2.0, -11) + f64::powi(2.0, -25);
+        assert_eq!(half.bound(1.0, 1.0), expected);
     }
 
     #[test]

@@ -1,0 +1,193 @@
+//! From a plan to compiled code: the best candidate that lowering and the device accept.
+
+use crate::error::{EngineError, RejectedPlan};
+use crate::handle::{Bound, Handle, LaunchOptions};
+use crate::launch_error::LaunchError;
+use crate::plan::{Plan, PlanOptions};
+use crate::tensor::{Input, Output};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tilewright_ir::Program;
+use tilewright_kernel::kernel::Kernel;
+use tilewright_kernel::lower::Rule;
+use tilewright_plan::{Hash256, Target};
+use tilewright_runtime::{Device, RuntimeError};
+
+/// A device with the programs that were compiled for it.
+pub struct Engine {
+    device: Arc<dyn Device>,
+    cache: Mutex<HashMap<Hash256, Compiled>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("device", self.device.capabilities()).finish()
+    }
+}
+
+impl Engine {
+    /// An engine on a device.
+    pub fn new(device: Arc<dyn Device>) -> Self {
+        Engine { device, cache: Mutex::new(HashMap::new()) }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// What the planner knows of the device.
+    pub fn target(&self) -> &Target {
+        self.device.target()
+    }
+
+    /// Plans a program for the device.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn plan(&self, program: &Program, options: &PlanOptions) -> Result<Plan, EngineError> {
+        Plan::new(program, self.target(), options)
+    }
+
+    /// Compiles the best candidate that lowering and the device accept. A plan that was compiled
+    /// before is taken from the cache; its key covers the program, its sizes, the target, the
+    /// policy with its coefficients, and the space.
+    ///
+    /// # Errors
+    /// No candidate is legal; every legal one was rejected; or something failed that must not be
+    /// passed over: the device, or a rule by which Tilewright contradicts itself.
+    pub fn compile(&self, plan: &Plan) -> Result<Compiled, EngineError> {
+        let key = plan.key();
+        let cached = |cache: &HashMap<Hash256, Compiled>| cache.get(&key).cloned();
+        if let Some(compiled) = cached(&self.cache.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(compiled);
+        }
+        let compiled = compile(plan, self.device.as_ref())?;
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        // Where two threads compiled one plan, the first one's code is kept.
+        Ok(cache.entry(key).or_insert(compiled).clone())
+    }
+
+    /// Number of compiled plans in the cache.
+    pub fn cached(&self) -> usize {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+/// A compiled program: the launch handle, and how it came about. Clones share the code.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    handle: Handle,
+    origin: Arc<Origin>,
+}
+
+#[derive(Debug)]
+struct Origin {
+    plan: Plan,
+    chosen: usize,
+    rejected: Vec<RejectedPlan>,
+    launches: Vec<Kernel>,
+}
+
+impl Compiled {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.origin.plan
+    }
+
+    /// Index of the compiled candidate in the ranking.
+    pub fn chosen(&self) -> usize {
+        self.origin.chosen
+    }
+
+    /// Candidates that ranked higher and were rejected after planning.
+    pub fn rejected(&self) -> &[RejectedPlan] {
+        &self.origin.rejected
+    }
+
+    /// The kernels, in launch order.
+    pub fn launches(&self) -> &[Kernel] {
+        &self.origin.launches
+    }
+
+    /// The launch handle.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Sets the value that a run-time scalar has unless a launch states another.
+    ///
+    /// # Errors
+    /// As [`Handle::set_scalar`].
+    pub fn set_scalar(&mut self, name: &str, value: f64) -> Result<(), LaunchError> {
+        self.handle.set_scalar(name, value)
+    }
+
+    /// Runs once with one output; see [`Handle::run`].
+    ///
+    /// # Errors
+    /// A broken precondition or a failed launch.
+    pub fn run(&self, inputs: &[&dyn Input], output: &mut dyn Output) -> Result<(), LaunchError> {
+        self.handle.run(inputs, output)
+    }
+
+    /// Runs once with stated sizes and scalars; see [`Handle::run_with`].
+    ///
+    /// # Errors
+    /// A broken precondition or a failed launch.
+    pub fn run_with(
+        &self,
+        options: &LaunchOptions,
+        inputs: &[&dyn Input],
+        outputs: &mut [&mut dyn Output],
+    ) -> Result<(), LaunchError> {
+        self.handle.run_with(options, inputs, outputs)
+    }
+
+    /// Checks everything once, for repeated launches; see [`Handle::bind`].
+    ///
+    /// # Errors
+    /// A broken precondition.
+    pub fn bind<'a, const N: usize>(
+        &'a self,
+        options: &LaunchOptions,
+        inputs: &[&'a dyn Input],
+        outputs: [&'a mut dyn Output; N],
+    ) -> Result<Bound<'a>, LaunchError> {
+        self.handle.bind(options, inputs, outputs)
+    }
+}
+
+fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
+    plan.ranking.winner()?;
+    let mut rejected = Vec::new();
+    for &candidate in &plan.ranking.order {
+        let mut reject = |rule: String, detail: String| {
+            let plan = plan.describe(candidate);
+            rejected.push(RejectedPlan { candidate, plan, rule, detail });
+        };
+        let lowered = match plan.lower(candidate) {
+            Ok(lowered) => lowered,
+            Err(error) if matches!(error.rule, Rule::ClosedForm | Rule::Invalid) => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                reject(error.rule.name().to_string(), error.detail);
+                continue;
+            }
+        };
+        let executable = match device.compile(&lowered.launches) {
+            Ok(executable) => executable,
+            Err(RuntimeError::Unsupported { rule, failure }) => {
+                reject(rule, failure.detail);
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let handle = Handle::new(&plan.program, &lowered.launches, executable)?;
+        let launches = lowered.launches;
+        let origin = Origin { plan: plan.clone(), chosen: candidate, rejected, launches };
+        return Ok(Compiled { handle, origin: Arc::new(origin) });
+    }
+    Err(EngineError::Rejected { program: plan.program.name.clone(), rejected })
+}

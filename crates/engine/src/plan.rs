@@ -1,0 +1,125 @@
+//! Planning a program for a target, and lowering any candidate of the plan.
+
+use crate::error::EngineError;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tilewright_ir::Program;
+use tilewright_ir::analysis;
+use tilewright_ir::facts::{Facts, Family};
+use tilewright_ir::program::Extent;
+use tilewright_ir::verify::verify;
+use tilewright_kernel::lower::{self, LowerError, Lowered};
+use tilewright_plan::mapping::Mapping;
+use tilewright_plan::ranking::{Ranking, describe};
+use tilewright_plan::{Hash256, Policy, Request, SpaceOptions, Target, policy};
+
+/// What to plan with.
+#[derive(Clone, Default)]
+pub struct PlanOptions {
+    /// Cost policy; the target's default if `None`.
+    pub policy: Option<Arc<dyn Policy>>,
+    /// Candidate space.
+    pub space: SpaceOptions,
+    /// Nominal sizes of symbolic dimensions, by name.
+    pub sizes: BTreeMap<String, u64>,
+}
+
+impl std::fmt::Debug for PlanOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PlanOptions")
+            .field("policy", &self.policy.as_ref().map(|p| p.name().to_string()))
+            .field("space", &self.space)
+            .field("sizes", &self.sizes)
+            .finish()
+    }
+}
+
+/// A planned program: what is proved of it, and every candidate in rank order.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The program, verified. Its blocks aren't bound.
+    pub program: Program,
+    /// What is proved of it.
+    pub facts: Facts,
+    /// The target.
+    pub target: Target,
+    /// The ranking.
+    pub ranking: Ranking,
+}
+
+impl Plan {
+    /// Verifies, analyses and plans a program. A pure function of its arguments.
+    ///
+    /// # Errors
+    /// The program is invalid, or planning fails. A ranking without a legal candidate is no
+    /// error here, so that it can be printed.
+    pub fn new(
+        program: &Program,
+        target: &Target,
+        options: &PlanOptions,
+    ) -> Result<Self, EngineError> {
+        verify(program).map_err(EngineError::Invalid)?;
+        let facts = analysis::facts(program);
+        let mut request = Request::new(program, &facts).options(options.space.clone());
+        request.sizes = options.sizes.clone();
+        let ranking = match &options.policy {
+            Some(policy) => tilewright_plan::plan(&request, target, policy.as_ref())?,
+            None => {
+                let rows = !matches!(facts.family, Family::Matrix(_));
+                let policy = policy::by_name(policy::default_name(target, rows), None)?;
+                tilewright_plan::plan(&request, target, policy.as_ref())?
+            }
+        };
+        Ok(Plan { program: program.clone(), facts, target: target.clone(), ranking })
+    }
+
+    /// Hash of everything that the plan depends on.
+    pub fn key(&self) -> Hash256 {
+        self.ranking.key
+    }
+
+    /// The program with the blocks of a mapping bound, ready for lowering.
+    pub fn bound_program(&self, mapping: &Mapping) -> Program {
+        let mut program = self.program.clone();
+        if let (Mapping::Matrix(m), Family::Matrix(facts)) = (mapping, &self.facts.family) {
+            for (extent, size) in facts.block.iter().zip(m.block) {
+                if let Extent::Dim(d) = extent {
+                    let name = program.dims[*d].name.clone();
+                    // A block that the program fixes is rejected by the planner where it
+                    // differs, so binding can't fail.
+                    let _ = program.bind(&name, size);
+                }
+            }
+        }
+        program
+    }
+
+    /// Lowers a candidate by its index in the ranking.
+    ///
+    /// # Errors
+    /// The candidate breaks a rule of lowering, or there is no such candidate.
+    pub fn lower(&self, candidate: usize) -> Result<Lowered, LowerError> {
+        let Some(candidate) = self.ranking.candidates.get(candidate) else {
+            return Err(LowerError {
+                program: self.program.name.clone(),
+                rule: lower::Rule::MappingRange,
+                detail: format!("there is no candidate {candidate}"),
+            });
+        };
+        let mapping = &candidate.mapping;
+        let options = match self.target.gpu_facts() {
+            Some(gpu) => lower::Options { shared_limit: gpu.shared_bytes, ..Default::default() },
+            None => lower::Options::default(),
+        };
+        let program = self.bound_program(mapping);
+        // Facts of the program as planned hold for it with its blocks bound; those that the
+        // blocks decide are stronger now.
+        let facts = analysis::facts(&program);
+        lower::lower(&program, &facts, mapping, &options)
+    }
+
+    /// A candidate in one line.
+    pub fn describe(&self, candidate: usize) -> String {
+        self.ranking.candidates.get(candidate).map_or_else(String::new, |c| describe(&c.mapping))
+    }
+}
