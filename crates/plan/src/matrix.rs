@@ -25,19 +25,32 @@ pub fn shared_bytes(problem: &MatrixProblem, mapping: &MatrixMapping) -> u64 {
         .saturating_add(buffers)
 }
 
-/// Barrier sites of one group (places in the kernel's text, whatever the trip count).
+/// Barrier sites of one group: places in the kernel's text, whatever the trip count of a K loop
+/// that has at least one trip.
 ///
-/// Staged operands need two in the K loop: the copies are complete before a fragment is loaded,
-/// and every fragment is loaded before the next copies. A result that isn't stored directly needs
-/// one more before the shared result is copied out. An accumulator that isn't persistent passes
-/// through shared memory in every iteration: the initial fill (or the copies that follow it), the
-/// products and the copy of D to C are each complete before the next step.
+/// Staged operands need two in the K loop: every copy is complete before a fragment is loaded, and
+/// every fragment is loaded before the next copies; with two pipeline stages the next copies go
+/// elsewhere, and one is enough. A result that isn't stored directly needs one more before the
+/// shared result is copied out. An accumulator that isn't persistent passes through shared memory
+/// in every iteration: copies and the old result are complete before the products, and the new
+/// result before it is copied back.
 pub fn barriers(mapping: &MatrixMapping) -> u64 {
     let staged = !mapping.forward_a || !mapping.forward_b;
     match (mapping.direct, mapping.persistent) {
-        (true, _) => 2 * u64::from(staged),
-        (false, true) => 2 * u64::from(staged) + 1,
-        (false, false) => 3,
+        (false, false) => 2,
+        (direct, _) => {
+            let each = if mapping.stages > 1 { 1 } else { 2 };
+            each * u64::from(staged) + u64::from(!direct)
+        }
+    }
+}
+
+/// [`barriers`] of a problem, of which a K of 0 leaves no K loop.
+pub fn barrier_sites(problem: &MatrixProblem, mapping: &MatrixMapping) -> u64 {
+    if problem.is_static[2] && problem.size[2] == 0 {
+        u64::from(mapping.persistent && !mapping.direct)
+    } else {
+        barriers(mapping)
     }
 }
 
@@ -133,7 +146,8 @@ impl MatrixCounts {
             .saturating_add(if mapping.forward_b { 0 } else { area(bk, bn) });
         let yields = executions.saturating_mul(result);
         let ends = result.saturating_mul(2);
-        let epilogue = (problem.epilogue_ops + problem.epilogue_loads).saturating_mul(result);
+        let steps = problem.epilogue_ops.saturating_add(problem.epilogue_loads);
+        let epilogue = steps.saturating_mul(result);
         let independent_elements = ends
             .saturating_add(yields)
             .saturating_add(executions.saturating_mul(staged))
@@ -148,10 +162,13 @@ impl MatrixCounts {
             independent_elements,
             removed_elements,
             shared_bytes: shared_bytes(problem, mapping),
-            barriers: barriers(mapping),
+            barriers: barrier_sites(problem, mapping),
             fragment_scalars_per_lane: match mapping.basis {
-                MatrixBasis::Mpp => 2 * rm * rn,
-                MatrixBasis::Simdgroup => 2 * (rm * rn + rm + rn),
+                MatrixBasis::Mpp => rm.saturating_mul(rn).saturating_mul(2),
+                MatrixBasis::Simdgroup => {
+                    let operands = rm.saturating_add(rn);
+                    rm.saturating_mul(rn).saturating_add(operands).saturating_mul(2)
+                }
             },
             features: features(mapping, executions as f64, subgroups as f64),
         }

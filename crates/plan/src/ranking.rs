@@ -121,10 +121,10 @@ impl Ranking {
                     .collect();
                 let _ = writeln!(
                     text,
-                    "     program {} = {}; waves {}",
+                    "     program {}, waves {}; terms: {}",
                     short(score.program),
-                    terms.join(" + "),
-                    short(score.waves)
+                    short(score.waves),
+                    terms.join(", ")
                 );
             }
         }
@@ -164,7 +164,12 @@ pub fn describe(mapping: &Mapping) -> String {
         }) => {
             let threads = u64::from(*lanes) * u64::from(*subgroups) * u64::from(*pack);
             let reuse = if *cache { "cache" } else { "reload" };
-            let mut text = format!("{threads} threads, {reuse}, V {vector}, U {unroll}, P {pack}");
+            // A vector of a CPU is narrower than any GPU's subgroup.
+            let mut text = if *lanes < 32 {
+                format!("{lanes} lanes, {reuse}, U {unroll}")
+            } else {
+                format!("{threads} threads, {reuse}, V {vector}, U {unroll}, P {pack}")
+            };
             if *accumulators > 1 {
                 let _ = write!(text, ", {accumulators} accumulators");
             }
@@ -385,7 +390,7 @@ fn better(candidate: &Candidate, best: &Candidate) -> bool {
 
 fn key(request: &Request<'_>, target: &Target, policy: &dyn Policy) -> Hash256 {
     let mut c = Canonical::new("plan");
-    c.text("program", &format!("{:?}", request.program));
+    c.text("program", &tilewright_ir::text::print(request.program));
     facts_text(&mut c, request.facts);
     for (dim, size) in &request.sizes {
         c.integer(&format!("size {dim}"), *size);

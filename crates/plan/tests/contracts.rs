@@ -256,6 +256,46 @@ fn policies_price_their_own_family_only() {
 }
 
 #[test]
+fn a_fit_for_one_target_prices_no_other() {
+    let nvidia = Target::nvidia_h200();
+    let default = ReductionService::default();
+    let result = try_plan("softmax", &[8, 64], &nvidia, &default, SpaceOptions::default());
+    assert!(matches!(result, Err(PlanError::Policy(PolicyError::Profile(_)))), "{result:?}");
+    // Coefficients without a stated target are the caller's responsibility.
+    let own = ReductionService::new(ServiceCoefficients::APPLE_M1_MAX);
+    let own = own.unwrap_or_else(|e| panic!("{e}"));
+    assert!(try_plan("softmax", &[8, 64], &nvidia, &own, SpaceOptions::default()).is_ok());
+}
+
+#[test]
+fn profiles_go_with_their_policy() {
+    use tilewright_plan::Profile;
+    let service = Profile::from_string("service-v1,512,1,1,1,1,1,1").ok();
+    let analytic = Profile::from_string("analytic").ok();
+    let name = |policy: &str, profile: &Option<Profile>| {
+        policy::by_name(policy, profile.as_ref()).map(|p| p.name().to_string()).ok()
+    };
+    assert_eq!(name("reduction-service", &service).as_deref(), Some("reduction-service"));
+    assert_eq!(name("reduction-service", &analytic).as_deref(), Some("reduction-v1"));
+    assert_eq!(name("reduction-v1", &analytic).as_deref(), Some("reduction-v1"));
+    assert_eq!(name("reduction-v1", &service), None);
+    assert_eq!(name("matrix-mpp-v2", &analytic), None);
+    assert_eq!(name("cpu", &service), None);
+}
+
+/// Extents that overflow products are rejected, not wrapped.
+#[test]
+fn huge_blocks_are_rejected() {
+    for block in [[1 << 40; 3], [u64::MAX - 7; 3], [8, 8, 1 << 62]] {
+        let options = SpaceOptions { blocks: Some(vec![block]), ..SpaceOptions::default() };
+        for policy in [&MatrixMppV2::default() as &dyn Policy, &MatrixMppV3::default()] {
+            let ranking = ranked("gemm", &[127, 127, 127], policy, options.clone());
+            assert_eq!(ranking.chosen(), None, "{block:?}");
+        }
+    }
+}
+
+#[test]
 fn a_target_without_the_atom_rejects_every_block_by_name() {
     let ranking = ranked_on(
         &Target::nvidia_h200(),

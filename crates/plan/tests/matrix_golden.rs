@@ -91,8 +91,11 @@ fn measured(trials: &[Value], shape_: [u64; 3], pick: ([u64; 3], u64)) -> (f64, 
     (best, picked)
 }
 
-/// Mean, median, maximum of regrets and the number of zeros.
-fn regrets(policy: &dyn Policy) -> (Vec<([u64; 3], u32, f64)>, [f64; 3], usize) {
+/// Block, threads and regret of a pick.
+type Pick = ([u64; 3], u32, f64);
+
+/// The pick of every shape; mean, median and maximum of the regrets; the number of zeros.
+fn regrets(policy: &dyn Policy) -> (Vec<Pick>, [f64; 3], usize) {
     let record = data("gemm_search.json");
     let trials = list(&record, "trials");
     let mut picks = Vec::new();
@@ -212,4 +215,64 @@ fn simdgroup_example() {
     assert_eq!(resident(kept).1.features.shared_fragment_transfers, 3072.0 + 64.0);
     let neither = SpaceOptions { direct_output: false, retain_accumulators: false, ..options };
     assert_eq!(resident(neither).1.features.shared_fragment_transfers, 3072.0 + 2048.0);
+}
+
+/// The planner of coupled products, given one, agrees with the ranking of every legal candidate.
+#[test]
+fn a_single_coupled_product_agrees_with_the_ranking() {
+    use tilewright_plan::Target;
+    use tilewright_plan::coupled::{
+        CoupledMatrix, CoupledOptions, CoupledProgram, Distribution, plan_coupled,
+    };
+    let target = Target::apple_m1_max();
+    let gpu = target.gpu_facts().expect("a GPU");
+    let policies = [&MatrixMppV2::default() as &dyn Policy, &MatrixSimdgroupV1::default()];
+    let mut compared = 0;
+    for policy in policies {
+        for shape in SHAPES {
+            let ranking = gemm(shape, policy);
+            for index in &ranking.order {
+                let candidate = &ranking.candidates[*index];
+                let (m, c) = matrix(candidate);
+                let released = match (m.direct, m.persistent) {
+                    (true, _) => 8,
+                    (false, true) => 4,
+                    (false, false) => 0,
+                } * m.block[0]
+                    * m.block[1];
+                let program = CoupledProgram {
+                    matrices: vec![CoupledMatrix {
+                        block: m.block,
+                        executions: c.executions,
+                        recurrence: true,
+                        direct: m.direct,
+                        overwrite: m.overwrite,
+                    }],
+                    programs: c.programs,
+                    shared_bytes: c.shared_bytes + released,
+                    independent_elements: c.independent_elements,
+                };
+                let basis = policy.matrix_rules().basis;
+                let options =
+                    CoupledOptions { threads: Some(m.threads), ..CoupledOptions::new(basis) };
+                let plan = plan_coupled(&program, gpu, &options).expect("legal");
+                let score = candidate.verdict.as_ref().expect("legal");
+                let found = plan.score.expect("optimized");
+                // The reference realisation, which the ranking doesn't offer, may be cheaper.
+                if plan.distributions[0] == Distribution::Reference {
+                    assert!(found.kernel <= score.kernel);
+                    continue;
+                }
+                assert_eq!(found.kernel, score.kernel, "{shape:?} {m:?}");
+                let Distribution::Rectangular { subgroups, atoms, .. } = plan.distributions[0]
+                else {
+                    continue;
+                };
+                assert_eq!((subgroups, atoms), (m.subgroups, m.atoms));
+                assert_eq!(plan.shared_bytes, c.shared_bytes);
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 145, "{compared}");
 }

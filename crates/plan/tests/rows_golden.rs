@@ -56,9 +56,28 @@ fn the_default_profile_is_the_selected_fit() {
     assert_eq!(integer(&record, "selected_capacity"), 512);
     let profile = tilewright_plan::Profile::from_string(text(&record, "native_argument"));
     let policy = tilewright_plan::policy::by_name("reduction-service", profile.as_ref().ok());
-    let parameters = policy.map(|p| p.parameters()).map_err(|e| e.to_string());
-    use tilewright_plan::Policy;
-    assert_eq!(parameters, Ok(ReductionService::default().parameters()));
+    let policy = policy.unwrap_or_else(|e| panic!("{e}"));
+    let default = ReductionService::default();
+    let by_default = ranked("softmax", &[37, 1537], &default, SpaceOptions::default());
+    let by_string = ranked("softmax", &[37, 1537], policy.as_ref(), SpaceOptions::default());
+    assert_eq!(by_default.candidates, by_string.candidates);
+}
+
+/// The shipped profile file is the same fit, in the form that the library writes.
+#[test]
+fn the_shipped_profile_file_is_the_selected_fit() {
+    use tilewright_plan::Profile;
+    let name = "apple-m1-max.reduction-service.json";
+    let path = format!("{}/../../profiles/{name}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let profile = Profile::from_json(&text).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(profile.check_target("apple-m1-max"), Ok(()));
+    let Profile::Service(service) = profile else { panic!("a service profile") };
+    assert_eq!(service.coefficients, ServiceCoefficients::APPLE_M1_MAX);
+    let written: serde_json::Value =
+        serde_json::from_str(&service.to_json("apple-m1-max")).unwrap_or_else(|e| panic!("{e}"));
+    let shipped: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(written, shipped);
 }
 
 /// `reduction_search.json`: legality of all 120 trials; plan facts, payload bytes and analytic
@@ -138,7 +157,7 @@ fn heldout_choices() {
         assert_eq!(counts.private_scalars, integer(chosen, "private_scalars"));
         let waves = winner.verdict.as_ref().map(|s| s.waves).ok();
         assert_eq!(waves, Some(number(chosen, "waves")));
-        let same_width = row_candidate(&ranking, integer(reference, "threads"), false);
+        let same_width = row_candidate(&ranking, integer(chosen, "threads"), false);
         let expected = number(chosen, "model_kernel_score_same_width_reload");
         assert!(close(kernel_score(same_width), expected, 1e-9), "{op} {shape:?}");
     }

@@ -30,7 +30,7 @@ impl CpuMatrixCounts {
         let bytes = problem.accumulator.bytes();
         let steps = k.div_ceil(depth);
         let packed_a = if mapping.pack_a { gm.saturating_mul(depth) } else { 0 };
-        let columns = gn.min(mapping.columns).next_multiple_of(width);
+        let columns = gn.min(mapping.columns).div_ceil(width).saturating_mul(width);
         let packed_b = if mapping.pack_b { columns.saturating_mul(depth) } else { 0 };
         let in_place = problem.output == problem.accumulator && problem.epilogue_ops == 0;
         let result = if steps > 1 && !in_place { gm.saturating_mul(gn) } else { 0 };

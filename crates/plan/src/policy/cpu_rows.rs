@@ -52,7 +52,11 @@ fn parts(c: &CpuCoefficients, problem: &RowProblem, cpu: &CpuFacts, mapping: &Ro
     let variant = problem.variant(mapping.cache);
     let columns = problem.columns as f64;
     let vectors = (columns / f64::from(mapping.lanes.max(1))).ceil();
-    let trips = (vectors / f64::from(mapping.unroll.max(1))).ceil();
+    // Vectors that the unrolled loop takes, and the rest, which goes one at a time.
+    let unroll = f64::from(mapping.unroll.max(1));
+    let steps = (vectors / unroll).floor();
+    let rest = vectors - steps * unroll;
+    let trips = steps + rest;
 
     // Distinct bytes per column: per-program inputs, shared inputs, outputs, stripes.
     let mut seen: HashSet<ValueId> = HashSet::new();
@@ -86,7 +90,8 @@ fn parts(c: &CpuCoefficients, problem: &RowProblem, cpu: &CpuFacts, mapping: &Ro
             near_bytes += domain.stripe_read_bytes;
         }
         let memory = columns * (far_bytes as f64 / far + near_bytes as f64 / near);
-        let arithmetic = vectors * domain_cycles(c, mapping, domain);
+        let arithmetic = steps * unroll * domain_cycles(c, mapping.accumulators, domain)
+            + rest * domain_cycles(c, 1, domain);
         parts.arithmetic += arithmetic;
         parts.memory += memory;
         if domain.is_reduction() {
@@ -116,16 +121,39 @@ fn overlapped(c: &CpuCoefficients, arithmetic: f64, memory: f64) -> f64 {
 }
 
 /// Cycles of one vector of a domain.
-fn domain_cycles(c: &CpuCoefficients, mapping: &RowMapping, domain: &DomainNumbers) -> f64 {
+fn domain_cycles(c: &CpuCoefficients, accumulators: u32, domain: &DomainNumbers) -> f64 {
     let work = mix_cycles(&domain.mix);
     if domain.is_reduction() {
-        (work + 1.0).max(c.fma_latency / f64::from(mapping.accumulators.max(1)))
+        (work + 1.0).max(c.fma_latency / f64::from(accumulators.max(1)))
     } else {
         work
     }
 }
 
-/// The score of a mapping: cycles. Threads take whole programs.
+/// How many of `threads` a launch should use: 1 where waking the others costs more than it saves,
+/// else all of them, but no more than there are programs.
+pub fn useful_threads(
+    c: &CpuCoefficients,
+    program_cycles: f64,
+    programs: u64,
+    threads: u32,
+) -> u32 {
+    let most = u64::from(threads.max(1)).min(programs.max(1)) as u32;
+    let alone = launch_cycles(c, program_cycles, programs, 1);
+    let together = launch_cycles(c, program_cycles, programs, most);
+    if together < alone { most } else { 1 }
+}
+
+fn waves(programs: u64, threads: u32) -> f64 {
+    (programs as f64 / f64::from(threads.max(1))).ceil().max(1.0)
+}
+
+fn launch_cycles(c: &CpuCoefficients, program_cycles: f64, programs: u64, threads: u32) -> f64 {
+    let launch = if threads > 1 { c.launch_threads } else { c.launch };
+    launch + program_cycles * waves(programs, threads)
+}
+
+/// The score of a mapping: cycles. Threads take whole programs; see [`useful_threads`].
 pub fn score(
     c: &CpuCoefficients,
     problem: &RowProblem,
@@ -135,9 +163,12 @@ pub fn score(
     threads: u32,
 ) -> Score {
     let program = parts(c, problem, cpu, mapping).total;
-    let waves = (counts.programs as f64 / f64::from(threads.max(1))).ceil().max(1.0);
-    let launch = if threads > 1 { c.launch_threads } else { c.launch };
-    Score { program, waves, kernel: launch + program * waves }
+    let threads = useful_threads(c, program, counts.programs, threads);
+    Score {
+        program,
+        waves: waves(counts.programs, threads),
+        kernel: launch_cycles(c, program, counts.programs, threads),
+    }
 }
 
 /// The addends of a program's score, for explanations.
@@ -154,4 +185,19 @@ pub fn terms(
         Term::new("loops", p.loops),
         Term::new("collectives", p.collectives),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_launches_stay_on_one_thread() {
+        let c = CpuCoefficients::default();
+        assert_eq!(useful_threads(&c, 100.0, 8, 4), 1);
+        assert_eq!(useful_threads(&c, 1e6, 8, 4), 4);
+        assert_eq!(useful_threads(&c, 1e6, 3, 4), 3);
+        assert_eq!(useful_threads(&c, 1e6, 1, 4), 1);
+        assert_eq!(useful_threads(&c, 1e6, 0, 4), 1);
+    }
 }

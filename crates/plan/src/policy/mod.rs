@@ -235,9 +235,19 @@ pub const NAMES: [&str; 7] = [
 
 /// A built-in policy by name, with the profile that it is to use, if any.
 ///
+/// Without a profile `reduction-service` has the published fit for the Apple M1 Max, and prices
+/// that target only. With the profile `analytic` it is `reduction-v1`.
+///
 /// # Errors
 /// The name is unknown, or the policy takes no profile, or the profile is of another policy.
 pub fn by_name(name: &str, profile: Option<&Profile>) -> Result<Box<dyn Policy>, PolicyError> {
+    if !NAMES.contains(&name) {
+        return Err(PolicyError::Unknown { name: name.to_string() });
+    }
+    let analytic = profile == Some(&Profile::Analytic);
+    if analytic && name == reduction_service::NAME {
+        return Ok(Box::new(reduction_v1::ReductionV1::default()));
+    }
     if let Some(profile) = profile
         && profile.policy() != name
     {
@@ -255,7 +265,7 @@ pub fn by_name(name: &str, profile: Option<&Profile>) -> Result<Box<dyn Policy>,
         reduction_v1::NAME => Box::new(reduction_v1::ReductionV1::default()),
         reduction_service::NAME => Box::new(match profile {
             Some(Profile::Service(service)) => {
-                reduction_service::ReductionService::new(service.coefficients)?
+                reduction_service::ReductionService::of_profile(service)?
             }
             _ => reduction_service::ReductionService::default(),
         }),

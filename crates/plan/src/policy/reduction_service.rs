@@ -8,10 +8,11 @@
 //! The kernel score is final: there is no second wave factor.
 
 use super::coefficients::not_negative;
-use super::reduction_v1::gpu_rows;
+use super::reduction_v1::{global_bytes, gpu_rows, private_bytes};
 use super::{CandidateView, Policy, PolicyError, Score, Term, Unit};
 use crate::hash::Canonical;
 use crate::mapping::RowMapping;
+use crate::profile::{ProfileError, ServiceProfile};
 use crate::rows::RowCounts;
 
 /// Name of the policy.
@@ -40,8 +41,8 @@ impl ServiceCoefficients {
     /// The published fit for the Apple M1 Max (reference 5.6 and 6, capacity 512).
     pub const APPLE_M1_MAX: ServiceCoefficients = ServiceCoefficients {
         capacity: 512,
-        dispatch: 3.2916011189278369,
-        scalar_round: 0.0036317277214723059,
+        dispatch: 3.291601118927837,
+        scalar_round: 0.003631727721472306,
         collective: 0.0034232968457137843,
         global_program_byte: 1.0065583053146008e-06,
         global_worker_byte: 0.0028459431572213007,
@@ -78,15 +79,19 @@ impl ServiceCoefficients {
 }
 
 /// The policy with its coefficients.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct ReductionService {
     coefficients: ServiceCoefficients,
+    fitted_on: Option<String>,
 }
 
 impl Default for ReductionService {
     /// The published fit for the Apple M1 Max.
     fn default() -> Self {
-        ReductionService { coefficients: ServiceCoefficients::APPLE_M1_MAX }
+        ReductionService {
+            coefficients: ServiceCoefficients::APPLE_M1_MAX,
+            fitted_on: Some("apple-m1-max".to_string()),
+        }
     }
 }
 
@@ -99,13 +104,22 @@ struct Parts {
 }
 
 impl ReductionService {
-    /// The policy with checked coefficients.
+    /// The policy with checked coefficients that are taken to fit any target.
     ///
     /// # Errors
     /// The capacity is 0, or a coefficient is negative or not finite.
     pub fn new(coefficients: ServiceCoefficients) -> Result<Self, PolicyError> {
         coefficients.check()?;
-        Ok(ReductionService { coefficients })
+        Ok(ReductionService { coefficients, fitted_on: None })
+    }
+
+    /// The policy of a profile. If the profile states its target, the policy prices no other.
+    ///
+    /// # Errors
+    /// The capacity is 0, or a coefficient is negative or not finite.
+    pub fn of_profile(profile: &ServiceProfile) -> Result<Self, PolicyError> {
+        let fitted_on = profile.target.clone();
+        Ok(ReductionService { fitted_on, ..ReductionService::new(profile.coefficients)? })
     }
 
     /// The coefficients.
@@ -138,11 +152,9 @@ impl ReductionService {
             waves: (resident / f64::from(c.capacity)).max(1.0),
             local: counts.scalar_rounds as f64 * c.scalar_round
                 + counts.reductions as f64 * subgroups * c.collective
-                + (worker.private_read + worker.private_write) as f64 * c.private_worker_byte,
-            program_bytes: counts.programs as f64
-                * (program.global_read + program.global_write) as f64
-                * c.global_program_byte,
-            worker_bytes: (worker.global_read + worker.global_write) as f64 * c.global_worker_byte,
+                + private_bytes(worker) * c.private_worker_byte,
+            program_bytes: counts.programs as f64 * global_bytes(program) * c.global_program_byte,
+            worker_bytes: global_bytes(worker) * c.global_worker_byte,
         })
     }
 }
@@ -159,6 +171,7 @@ impl Policy for ReductionService {
     fn parameters(&self) -> String {
         let mut c = Canonical::new(NAME);
         c.integer("capacity", self.coefficients.capacity.into());
+        c.text("fitted_on", self.fitted_on.as_deref().unwrap_or(""));
         for (name, value) in self.coefficients.named() {
             c.float(name, value);
         }
@@ -168,6 +181,13 @@ impl Policy for ReductionService {
     fn score(&self, candidate: &CandidateView<'_>) -> Result<Score, PolicyError> {
         self.coefficients.check()?;
         let (mapping, counts) = gpu_rows(NAME, candidate)?;
+        // Microseconds fitted on one machine say nothing of another.
+        if let Some(fitted) = &self.fitted_on
+            && *fitted != candidate.target.name
+        {
+            let target = candidate.target.name.clone();
+            return Err(ProfileError::Target { profile: fitted.clone(), target }.into());
+        }
         let parts = self.parts(mapping, counts)?;
         let kernel = self.coefficients.dispatch
             + parts.local * parts.waves

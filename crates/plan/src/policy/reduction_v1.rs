@@ -7,6 +7,8 @@
 //! Waves are the same for every candidate of a case, so the smallest program score wins and
 //! caching never pays; measurements say otherwise, which is why `reduction-service` exists.
 
+use tilewright_ir::facts::Payload;
+
 use super::coefficients::{not_negative, positive};
 use super::{CandidateFacts, CandidateView, Policy, PolicyError, Score, Term, Unit, unsupported};
 use crate::hash::Canonical;
@@ -67,11 +69,21 @@ impl ReductionV1 {
             + self.collective * counts.reductions as f64 * f64::from(subgroups)
             + self.setup / f64::from(pack.max(1));
         if let Some(bytes) = &counts.worker_bytes {
-            program += self.global_byte * (bytes.global_read + bytes.global_write) as f64;
-            program += self.private_byte * (bytes.private_read + bytes.private_write) as f64;
+            program += self.global_byte * global_bytes(bytes);
+            program += self.private_byte * private_bytes(bytes);
         }
         program
     }
+}
+
+/// Global bytes, read and written.
+pub(crate) fn global_bytes(bytes: &Payload) -> f64 {
+    bytes.global_read.saturating_add(bytes.global_write) as f64
+}
+
+/// Private bytes, read and written.
+pub(crate) fn private_bytes(bytes: &Payload) -> f64 {
+    bytes.private_read.saturating_add(bytes.private_write) as f64
 }
 
 /// The mapping and counts of rows on a GPU, or the error of a policy that prices nothing else.

@@ -125,7 +125,7 @@ impl RowProblem {
             .collect();
         let reload = VariantNumbers::new(program, facts, &facts.reload);
         let cache = VariantNumbers::new(program, facts, &facts.cache);
-        let compute = facts.dtype.accumulator();
+        let compute = compute_type(program, facts);
         Ok(RowProblem {
             programs,
             columns: request.resolve(facts.columns)?,
@@ -203,6 +203,15 @@ impl VariantNumbers {
             payload: variant.payload.clone(),
         }
     }
+}
+
+/// The type whose size sets how many columns a vector holds: f64 if any column is computed in it,
+/// else the accumulator of the element type.
+fn compute_type(program: &Program, facts: &RowFacts) -> DType {
+    let wide = program.values.iter().any(|(_, value)| {
+        value.ty.dtype == DType::F64 && facts.axis.is_none_or(|a| value.ty.axes.contains(&a))
+    });
+    if wide { DType::F64 } else { facts.dtype.accumulator() }
 }
 
 /// Storage of one element of a value; a truth value takes one byte.
