@@ -74,7 +74,9 @@ impl Walk {
     pub fn gather(&self, from: &[f64], to: &mut Vec<f64>) {
         to.clear();
         if self.straight {
-            to.extend_from_slice(from);
+            // One merged axis of stride 1, or a single element; `from` may go on beyond it.
+            let len = self.shape.first().copied().unwrap_or(1);
+            to.extend_from_slice(&from[..len]);
             return;
         }
         self.runs(|offset, len, stride| match stride {
@@ -113,7 +115,8 @@ mod tests {
         assert_eq!(gathered(&[2, 2], &[0, 1], &from), [0.0, 1.0, 0.0, 1.0]);
         assert_eq!(gathered(&[2, 2], &[1, 0], &from), [0.0, 0.0, 1.0, 1.0]);
         assert_eq!(gathered(&[2, 2], &[0, 0], &from), [0.0; 4]);
-        assert_eq!(gathered(&[], &[], &from[..1]), [0.0]);
+        assert_eq!(gathered(&[], &[], &from), [0.0]);
+        assert_eq!(gathered(&[4], &[1], &from), from[..4]);
         assert_eq!(gathered(&[2, 0, 3], &[0, 3, 1], &[]), [0.0; 0]);
         assert_eq!(gathered(&[1, 3, 1], &[7, 2, 9], &from), [0.0, 2.0, 4.0]);
     }
