@@ -102,47 +102,68 @@ struct Block<'a> {
     packed_b: &'a [f64],
 }
 
+/// The register tile's rows; kept in memory between calls, so that a compiler sees whole vectors
+/// stored and holds vectors in registers inside [`tile_with`].
+type Tile = [[f64; NR]; MR];
+
 fn multiply(block: &Block<'_>, c: &mut [f64], stride: usize) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-        // SAFETY: the function only needs AVX2 and FMA, and the processor has both.
-        unsafe { multiply_avx2(block, c, stride) };
+        multiply_with(block, c, stride, |a, b, out| {
+            // SAFETY: the function only needs AVX2 and FMA, and the processor has both.
+            unsafe { tile_avx2(a, b, out) }
+        });
         return;
     }
-    multiply_with::<false>(block, c, stride);
+    multiply_with(block, c, stride, tile_portable);
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
-fn multiply_avx2(block: &Block<'_>, c: &mut [f64], stride: usize) {
-    multiply_with::<true>(block, c, stride);
-}
-
-#[inline(always)]
-fn multiply_with<const FMA: bool>(block: &Block<'_>, c: &mut [f64], stride: usize) {
+/// Adds the products of all panels, a tile at a time.
+fn multiply_with(
+    block: &Block<'_>,
+    c: &mut [f64],
+    stride: usize,
+    tile: impl Fn(&[f64], &[f64], &mut Tile),
+) {
     let kc = block.kc;
+    let mut out: Tile = [[0.0; NR]; MR];
     for (j, b) in (0..block.nc).step_by(NR).zip(block.packed_b.chunks(NR * kc)) {
         for (i, a) in (0..block.mc).step_by(MR).zip(block.packed_a.chunks(MR * kc)) {
-            let mut acc = [[0.0f64; NR]; MR];
-            let (a, _) = a.as_chunks::<MR>();
-            let (b, _) = b.as_chunks::<NR>();
-            for (a, b) in a.iter().zip(b) {
-                for r in 0..MR {
-                    for s in 0..NR {
-                        acc[r][s] = match FMA {
-                            true => a[r].mul_add(b[s], acc[r][s]),
-                            false => acc[r][s] + a[r] * b[s],
-                        };
-                    }
-                }
-            }
+            tile(a, b, &mut out);
             let width = NR.min(block.nc - j);
-            for (r, row) in acc.iter().enumerate().take(MR.min(block.mc - i)) {
+            for (r, row) in out.iter().enumerate().take(MR.min(block.mc - i)) {
                 let to = &mut c[(i + r) * stride + j..][..width];
                 to.iter_mut().zip(row).for_each(|(to, x)| *to += x);
             }
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn tile_avx2(a: &[f64], b: &[f64], out: &mut Tile) {
+    tile_with(a, b, out, |a, b, c| a.mul_add(b, c));
+}
+
+#[inline(never)]
+fn tile_portable(a: &[f64], b: &[f64], out: &mut Tile) {
+    tile_with(a, b, out, |a, b, c| c + a * b);
+}
+
+/// The product of one panel of A and one of B, in the order of k.
+#[inline(always)]
+fn tile_with(a: &[f64], b: &[f64], out: &mut Tile, fma: impl Fn(f64, f64, f64) -> f64) {
+    let mut acc: Tile = [[0.0; NR]; MR];
+    let (a, _) = a.as_chunks::<MR>();
+    let (b, _) = b.as_chunks::<NR>();
+    for (a, b) in a.iter().zip(b) {
+        for r in 0..MR {
+            for s in 0..NR {
+                acc[r][s] = fma(a[r], b[s], acc[r][s]);
+            }
+        }
+    }
+    *out = acc;
 }
 
 /// The textbook product, `c += a·b`, against which the blocked one is tested.
@@ -220,7 +241,7 @@ mod tests {
             pack_a(&a[p0..], k, (m, kc), &mut packed_a);
             pack_b(&b[p0 * n..], n, (kc, n), &mut packed_b);
             let block = Block { mc: m, nc: n, kc, packed_a: &packed_a, packed_b: &packed_b };
-            multiply_with::<false>(&block, &mut c, n);
+            multiply_with(&block, &mut c, n, tile_portable);
         }
         let mut plain = vec![0.0; m * n];
         accumulate_plain((m, n, k), &a, &b, &mut plain);
