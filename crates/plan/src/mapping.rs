@@ -112,7 +112,8 @@ impl CpuIsa {
 ///
 /// The grid is ⌈M/`group[0]`⌉ × ⌈N/`group[1]`⌉ groups (tasks). A group walks K in steps of
 /// `depth`; for each step it copies what `pack_a` and `pack_b` say into its scratch and runs
-/// register tiles of `tile[0]` rows × `tile[1]` vectors over its part of the output.
+/// register tiles of `tile[0]` rows × `tile[1]` vectors over its part of the output. `group[0]` is
+/// a multiple of the tile's rows; `group[1]` and `columns` are multiples of its columns.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct CpuMatrixMapping {
     /// Accumulator lanes per vector.
@@ -129,6 +130,8 @@ pub struct CpuMatrixMapping {
     pub pack_a: bool,
     /// Copy B to panels of nv vectors first (required where B is stored transposed or is 16-bit).
     pub pack_b: bool,
+    /// Write the output around the caches where whole aligned vectors are written.
+    pub stream: bool,
     /// Largest number of threads that share the launch.
     pub threads: u32,
 }

@@ -206,6 +206,7 @@ pub fn describe(mapping: &Mapping) -> String {
             columns,
             pack_a,
             pack_b,
+            stream,
             threads,
         }) => {
             let width = u64::from(*vectors) * u64::from(*lanes);
@@ -213,7 +214,11 @@ pub fn describe(mapping: &Mapping) -> String {
                 "tile {rows}x{width}, group {gm}x{gn}, depth {depth}, columns {columns}, \
                  {threads} threads"
             );
-            for (holds, word) in [(*pack_a, ", A packed"), (*pack_b, ", B packed")] {
+            for (holds, word) in [
+                (*pack_a, ", A packed"),
+                (*pack_b, ", B packed"),
+                (*stream, ", streaming output"),
+            ] {
                 if holds {
                     text.push_str(word);
                 }

@@ -74,11 +74,15 @@ pub enum Rule {
     UnprovedRealisation,
     /// A copy batch outside 1..=16.
     CopyBatch,
+    /// A group or column block that isn't a multiple of the register tile.
+    TileMultiple,
+    /// Streaming stores of an output that is written more than once.
+    StreamOutput,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 30] = [
+    pub const ALL: [Rule; 32] = [
         Rule::ThreadsLimit,
         Rule::ThreadsMultiple,
         Rule::SearchBudget,
@@ -109,6 +113,8 @@ impl Rule {
         Rule::EmptyTile,
         Rule::UnprovedRealisation,
         Rule::CopyBatch,
+        Rule::TileMultiple,
+        Rule::StreamOutput,
     ];
 
     /// The name in reports and messages.
@@ -144,6 +150,8 @@ impl Rule {
             Rule::EmptyTile => "empty-tile",
             Rule::UnprovedRealisation => "unproved-realisation",
             Rule::CopyBatch => "copy-batch",
+            Rule::TileMultiple => "tile-multiple",
+            Rule::StreamOutput => "stream-output",
         }
     }
 
@@ -205,6 +213,12 @@ impl Rule {
                 "persistent accumulators, direct output and overwriting need their proofs"
             }
             Rule::CopyBatch => "a copy moves 1 to 16 elements",
+            Rule::TileMultiple => {
+                "groups and column blocks of a CPU product are multiples of its register tile"
+            }
+            Rule::StreamOutput => {
+                "an output goes around the caches only if each element is written once, by a tile"
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use tilewright_ir::DType;
 use tilewright_ir::facts::{MatrixDim, MatrixFacts, OperandFact};
-use tilewright_ir::program::{DimKind, Extent, Op};
+use tilewright_ir::Program;
+use tilewright_ir::program::{Access, DimKind, Extent, Op, Strides};
 
 use crate::request::{PlanError, Request};
 
@@ -25,6 +26,8 @@ pub struct MatrixProblem {
     pub accumulator: DType,
     /// Type of the output tensor.
     pub output: DType,
+    /// The output is written only, with consecutive columns.
+    pub output_free: bool,
     /// Whether A, B are stored transposed.
     pub transposed: [bool; 2],
     /// Dimensions that a block must divide for A, B to be read in place; `None`: never.
@@ -79,6 +82,7 @@ impl MatrixProblem {
             operand: facts.dtype,
             accumulator: facts.accumulator,
             output: facts.output,
+            output_free: output_free(program, facts),
             transposed: [facts.a.transposed, facts.b.transposed],
             forward: [forward(&facts.a), forward(&facts.b)],
             recurrence: facts.recurrence.is_proved(),
@@ -101,6 +105,7 @@ impl MatrixProblem {
             operand: DType::F32,
             accumulator: DType::F32,
             output: DType::F32,
+            output_free: true,
             transposed: [false; 2],
             forward: [
                 Some(vec![MatrixDim::M, MatrixDim::K]),
@@ -113,6 +118,12 @@ impl MatrixProblem {
             epilogue_ops: 0,
             epilogue_loads: 0,
         }
+    }
+
+    /// Whether sums may wait in the output: it has the accumulator's type, the program doesn't read
+    /// it, and its columns are consecutive.
+    pub fn sums_in_output(&self) -> bool {
+        self.output_free && self.output == self.accumulator
     }
 
     /// Whether the block divides every possible size in each of these dimensions.
@@ -152,4 +163,14 @@ impl MatrixProblem {
             && self.executions(block) == 1
             && self.outputs_directly(block)
     }
+}
+
+fn output_free(program: &Program, facts: &MatrixFacts) -> bool {
+    program.tensors.get(facts.c).is_some_and(|output| {
+        let inner = match &output.strides {
+            Strides::Packed => Some(1),
+            Strides::Explicit(strides) => strides.last().and_then(|s| program.known(*s)),
+        };
+        output.access == Access::Out && inner == Some(1)
+    })
 }
