@@ -33,7 +33,12 @@ impl KernelBuilder {
 
     /// A fragment written to memory.
     pub fn fragment_store(&mut self, fragment: ValueId, view: View) {
-        self.emit(Op::FragmentStore { fragment, view }, &[]);
+        self.emit(Op::FragmentStore { fragment, view, stream: false }, &[]);
+    }
+
+    /// A fragment written to memory that nobody reads soon: around the caches, if the machine can.
+    pub fn fragment_stream(&mut self, fragment: ValueId, view: View) {
+        self.emit(Op::FragmentStore { fragment, view, stream: true }, &[]);
     }
 
     /// An elementwise operation on fragments and uniform values; the result has the type of the

@@ -189,7 +189,7 @@ impl Op {
             }
             Op::If { cond, .. } => f(cond),
             Op::FragmentLoad(view) => view_mut(view, f),
-            Op::FragmentStore { fragment, view } => {
+            Op::FragmentStore { fragment, view, .. } => {
                 f(fragment);
                 view_mut(view, f);
             }

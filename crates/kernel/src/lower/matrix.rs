@@ -18,9 +18,11 @@ use tilewright_ir::facts::{MatrixDim, MatrixFacts};
 use tilewright_ir::program as ir;
 use tilewright_ir::program::{AxisId, DimKind, Extent, MapOp};
 use tilewright_plan::mapping::{MatrixBasis, MatrixMapping};
+use tilewright_plan::matrix;
+use tilewright_plan::problem::MatrixProblem;
 
 use super::access::{Frame, Pos};
-use super::{Context, LowerError, Rule, Source};
+use super::{Context, LowerError, Rule, Source, check_closed_form};
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
 use operand::Staged;
@@ -395,67 +397,20 @@ impl Matrix<'_> {
     }
 }
 
-/// Bytes of shared memory (reference system, 2 rule 5).
-pub fn shared_bytes(facts: &MatrixFacts, mapping: &MatrixMapping) -> u64 {
-    let [bm, bn, bk] = mapping.block;
-    let staged = |forward: bool, elements: u64| {
-        if forward { 0 } else { elements * facts.dtype.bytes() * u64::from(mapping.stages) }
-    };
-    let blocks = match (mapping.direct, mapping.persistent) {
-        (true, _) => 0,
-        (false, true) => 1,
-        (false, false) => 2,
-    };
-    staged(mapping.forward_a, bm * bk)
-        + staged(mapping.forward_b, bk * bn)
-        + blocks * bm * bn * facts.accumulator.bytes()
-}
-
-/// Barriers in the kernel's text (see the head of this file).
-pub fn barriers(mapping: &MatrixMapping) -> u64 {
-    let staged = !mapping.forward_a || !mapping.forward_b;
-    match (mapping.direct, mapping.persistent) {
-        (false, false) => 2,
-        (direct, _) => {
-            let each = if mapping.stages > 1 { 1 } else { 2 };
-            each * u64::from(staged) + u64::from(!direct)
-        }
-    }
-}
-
-/// Barriers in the kernel's text. Those of a loop without a trip aren't there.
-fn barrier_sites(kernel: &Kernel) -> u64 {
-    let mut sites = 0;
-    kernel.body.walk(&mut |stmt| sites += u64::from(matches!(stmt.op, Op::Barrier(_))));
-    sites
-}
-
 /// Checks the kernel against the planner's closed forms.
 ///
 /// # Errors
 /// They differ.
-pub(super) fn check_closed_form(
+pub(super) fn check_planned(
     program: &Program,
     facts: &MatrixFacts,
     mapping: &MatrixMapping,
     kernel: &Kernel,
 ) -> Result<(), LowerError> {
-    let shared = shared_bytes(facts, mapping);
-    // Without a K block the loop isn't there.
-    let empty = program.known(facts.size[2]) == Some(0);
-    let barriers =
-        if empty { u64::from(mapping.persistent && !mapping.direct) } else { barriers(mapping) };
-    let found = (kernel.shared_bytes(), barrier_sites(kernel));
-    if found != (shared, barriers) {
-        return Err(LowerError {
-            program: program.name.clone(),
-            rule: Rule::ClosedForm,
-            detail: format!(
-                "{} bytes of shared memory and {} barriers where the plan counts {shared} and \
-                 {barriers}",
-                found.0, found.1
-            ),
-        });
-    }
-    Ok(())
+    let mut problem = MatrixProblem::plain(1, 1, program.known(facts.size[2]).unwrap_or(1));
+    problem.operand = facts.dtype;
+    problem.accumulator = facts.accumulator;
+    let planned =
+        (matrix::shared_bytes(&problem, mapping), matrix::barrier_sites(&problem, mapping));
+    check_closed_form(program, kernel, planned)
 }

@@ -18,9 +18,7 @@ mod rows;
 mod tile;
 
 pub use error::{LowerError, Rule};
-pub use matrix::{barriers, shared_bytes};
 pub use precondition::{OutOfBounds, Precondition, preconditions};
-pub use rows::slots;
 
 use std::collections::HashMap;
 
@@ -75,7 +73,7 @@ pub fn lower(
         (Mapping::Matrix(mapping), Family::Matrix(facts)) => {
             let bound = matrix::bind_blocks(program, facts, mapping.block)?;
             let kernel = matrix::lower(&bound, facts, mapping)?;
-            matrix::check_closed_form(&bound, facts, mapping, &kernel)?;
+            matrix::check_planned(&bound, facts, mapping, &kernel)?;
             kernel
         }
         (Mapping::CpuMatrix(mapping), Family::Matrix(matrix)) => {
@@ -102,12 +100,31 @@ pub fn lower(
 ///
 /// # Errors
 /// A tile has no usable bound of its size, or its storage is over the limit.
-pub fn lower_any(
-    program: &Program,
-    lanes: u32,
-    options: &Options,
-) -> Result<Lowered, LowerError> {
+pub fn lower_any(program: &Program, lanes: u32, options: &Options) -> Result<Lowered, LowerError> {
     finish(program, fallback::lower(program, lanes)?, options)
+}
+
+/// Checks bytes of shared memory and barriers in the kernel's text against what the planner
+/// counts.
+fn check_closed_form(
+    program: &Program,
+    kernel: &Kernel,
+    planned: (u64, u64),
+) -> Result<(), LowerError> {
+    let mut barriers = 0;
+    kernel.body.walk(&mut |stmt| barriers += u64::from(matches!(stmt.op, Op::Barrier(_))));
+    let found = (kernel.shared_bytes(), barriers);
+    if found == planned {
+        return Ok(());
+    }
+    Err(LowerError {
+        program: program.name.clone(),
+        rule: Rule::ClosedForm,
+        detail: format!(
+            "{} bytes of shared memory and {} barriers where the plan counts {} and {}",
+            found.0, found.1, planned.0, planned.1
+        ),
+    })
 }
 
 /// The checks that every lowering ends with.

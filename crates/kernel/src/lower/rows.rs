@@ -14,19 +14,13 @@ use tilewright_ir::Program;
 use tilewright_ir::entity::Id;
 use tilewright_ir::facts::{DomainKind, RowFacts, RowVariant};
 use tilewright_ir::program as ir;
-use tilewright_ir::program::{AxisId, MapOp};
+use tilewright_ir::program::{AxisId, MapOp, OrderPolicy};
 use tilewright_plan::mapping::RowMapping;
 
 use super::access::Frame;
-use super::{Context, LowerError, Rule};
+use super::{Context, LowerError, Rule, check_closed_form};
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
-
-/// Longest stripe of a worker, `slots(N, W, V)` (reference system, 5.1).
-pub fn slots(columns: u64, workers: u64, vector: u64) -> u64 {
-    let chunk = workers * vector;
-    columns / chunk * vector + (columns % chunk).min(vector)
-}
 
 /// The most elements that one lane's stripe may have.
 const MAX_SLOTS: u64 = 1 << 20;
@@ -105,7 +99,7 @@ pub(super) fn lower(
     if mapping.pack == 1 {
         rows.subgroup = rows.cx.b.subgroup_id();
         rows.body()?;
-        return Ok(rows.cx.b.finish());
+        return finish(rows, facts);
     }
     let (Some(index), Some(origin)) = (program.grid.last(), origins.last()) else {
         let detail = format!("{} programs in a group, and the grid has one", mapping.pack);
@@ -123,7 +117,27 @@ pub(super) fn lower(
     let open = rows.cx.b.begin_if(inside);
     rows.body()?;
     rows.cx.b.end_if(open, &[]);
-    Ok(rows.cx.b.finish())
+    finish(rows, facts)
+}
+
+/// The finished kernel, if it has as many bytes of shared memory and as many barriers as the
+/// planner counts (its `rows::shared_bytes` and `rows::barriers`).
+fn finish(rows: Rows<'_>, facts: &RowFacts) -> Result<Kernel, LowerError> {
+    let program = rows.cx.program;
+    let subgroups = u64::from(rows.mapping.subgroups);
+    let free = facts.reductions.iter().filter(|r| {
+        let order = OrderPolicy::UnorderedTree;
+        matches!(&program.ops[r.op].op, ir::Op::Reduce { order: o, .. } if *o == order)
+    });
+    let slots: Vec<u64> = free.map(|r| r.dtype.accumulator().bytes()).collect();
+    let planned = if subgroups > 1 {
+        (slots.iter().sum::<u64>() * subgroups, slots.len() as u64)
+    } else {
+        (0, 0)
+    };
+    let kernel = rows.cx.b.finish();
+    check_closed_form(program, &kernel, planned)?;
+    Ok(kernel)
 }
 
 impl Rows<'_> {

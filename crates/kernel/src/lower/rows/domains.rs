@@ -6,9 +6,10 @@ use tilewright_ir::DType;
 use tilewright_ir::facts::{Domain, DomainKind};
 use tilewright_ir::program as ir;
 use tilewright_ir::program::OrderPolicy;
+use tilewright_plan::rows::slots;
 
 use super::reduce::Reduction;
-use super::{MAX_SLOTS, Rows, slots};
+use super::{MAX_SLOTS, Rows};
 use crate::kernel::*;
 use crate::lower::access::{Frame, Pos};
 use crate::lower::eval::operands;
@@ -124,6 +125,10 @@ impl Rows<'_> {
                 continue;
             }
             let len = slots(self.most_columns, self.mapping.workers(), self.mapping.vector.into());
+            // Without columns nothing is kept, or read.
+            if len == 0 {
+                continue;
+            }
             let name = self.cx.program.values[*value].name.clone();
             if len > MAX_SLOTS {
                 let detail = format!(
