@@ -593,6 +593,8 @@ pub enum Op {
         fragment: ValueId,
         /// Where.
         view: View,
+        /// A hint: nobody reads the memory soon, so it may be written around the caches.
+        stream: bool,
     },
     /// Elementwise operation on fragments of one type; element operands uniform over the atom's
     /// scope are repeated.

@@ -84,7 +84,7 @@ impl Op {
             }
             Op::If { cond, .. } => f(*cond),
             Op::FragmentLoad(view) => view.for_each_value(f),
-            Op::FragmentStore { fragment, view } => {
+            Op::FragmentStore { fragment, view, .. } => {
                 f(*fragment);
                 view.for_each_value(f);
             }

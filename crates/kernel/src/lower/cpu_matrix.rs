@@ -19,6 +19,7 @@ use tilewright_ir::facts::MatrixFacts;
 use tilewright_ir::program as ir;
 use tilewright_ir::program::{AxisId, TensorId};
 use tilewright_plan::mapping::CpuMatrixMapping;
+use tilewright_plan::policy::cpu_matrix::scratch_bytes;
 
 use super::{Context, LowerError, Rule};
 use crate::builder::KernelBuilder;
@@ -204,51 +205,50 @@ impl<'a> CpuMatrix<'a> {
         u64::from(self.mapping.tile[1]) * self.lanes()
     }
 
-    /// The most that the group's rows (0) or columns (1) can be, a multiple of `unit`.
-    fn most(&self, d: usize, unit: u64) -> u64 {
-        let size = self.cx.program.max_size(self.facts.size[d]);
-        self.mapping.group[d].min(size.next_multiple_of(unit).max(unit))
-    }
-
-    /// The most K elements of a step.
-    fn most_depth(&self) -> u64 {
-        self.mapping.depth.min(self.cx.program.max_size(self.facts.size[2])).max(1)
-    }
-
     /// Whether one step surely covers K.
     fn single_step(&self) -> bool {
-        self.cx.program.max_size(self.facts.size[2]) <= self.mapping.depth
+        self.cx.program.known(self.facts.size[2]).is_some_and(|k| k <= self.mapping.depth)
     }
 
-    /// Declares the group's scratch.
+    /// Declares the group's scratch, as `scratch_bytes` of the planner counts it.
     fn scratch(&mut self) -> Result<(), LowerError> {
         let program = self.cx.program;
         let accumulator = self.facts.accumulator;
         let out = &program.tensors[self.facts.c];
         let exact = out.dtype == accumulator && out.access == ir::Access::Out;
-        if !exact || self.cx.b.known(self.c.col_stride) != Some(1) {
-            let unit = self.tile_rows();
-            let rows = if self.single_step() { unit } else { self.most(0, unit) };
-            let cols = self.most(1, self.tile_columns());
-            self.home = Home::Scratch(self.declare("sums", accumulator, rows, cols)?);
+        let in_place = exact && self.cx.b.known(self.c.col_stride) == Some(1);
+        let CpuMatrixMapping { group, depth, columns, pack_a, pack_b, stream, .. } = self.mapping;
+        if !in_place {
+            let rows = if self.single_step() { self.tile_rows() } else { group[0] };
+            self.home = Home::Scratch(self.declare("sums", accumulator, rows, group[1])?);
         }
-        let depth = self.most_depth();
-        if self.mapping.pack_a {
-            let rows = self.most(0, self.tile_rows());
-            let (rows, cols) = if self.facts.a.transposed { (depth, rows) } else { (rows, depth) };
+        if stream && (self.has_epilogue() || !self.single_step()) {
+            let detail = "a streaming output that is written more than once";
+            return Err(self.cx.error(Rule::MappingRange, detail));
+        }
+        if pack_a {
+            let transposed = self.facts.a.transposed;
+            let (rows, cols) = if transposed { (depth, group[0]) } else { (group[0], depth) };
             // The padding keeps rows off one cache set.
-            let cols = cols.next_multiple_of(16) + 16;
+            let cols = cols.div_ceil(16).saturating_add(1).saturating_mul(16);
             self.packed_a = Some(self.declare("packed_a", accumulator, rows, cols)?);
         }
-        if self.mapping.pack_b {
+        if pack_b {
             let width = self.tile_columns();
-            let columns = self.mapping.columns.min(self.most(1, width));
-            let panels = columns.div_ceil(width);
-            self.packed_b = Some(self.declare("packed_b", accumulator, panels * depth, width)?);
+            let panels = columns.min(group[1]).div_ceil(width);
+            let rows = panels.saturating_mul(depth);
+            self.packed_b = Some(self.declare("packed_b", accumulator, rows, width)?);
         } else if self.cx.b.known(self.b.col_stride) != Some(1) {
             let name = &program.tensors[self.facts.b.tensor].name;
             let detail = format!("the columns of `{name}` aren't consecutive: it must be packed");
             return Err(self.cx.error(Rule::UnprovedFact, detail));
+        }
+        let (transposed, single) = (self.facts.a.transposed, self.single_step());
+        let planned = scratch_bytes(&self.mapping, accumulator, transposed, in_place, single);
+        let declared = self.cx.b.kernel().shared_bytes();
+        if planned != declared {
+            let detail = format!("{declared} bytes of scratch, the planner counts {planned}");
+            return Err(self.cx.error(Rule::ClosedForm, detail));
         }
         Ok(())
     }

@@ -76,7 +76,8 @@ impl Parser<'_> {
             "fragment_store" => {
                 let view = self.view()?;
                 self.punct(',')?;
-                Op::FragmentStore { fragment: self.value()?, view }
+                let fragment = self.value()?;
+                Op::FragmentStore { fragment, view, stream: self.eat_word("stream") }
             }
             "fragment_map" => {
                 let name = self.word("an elementwise operation")?;

@@ -408,10 +408,10 @@ impl<'a> Printer<'a> {
                 self.out.push_str("fragment_load ");
                 self.view(view)
             }
-            Op::FragmentStore { fragment, view } => {
+            Op::FragmentStore { fragment, view, stream } => {
                 self.out.push_str("fragment_store ");
                 self.view(view)?;
-                write!(self.out, ", {}", V(*fragment))
+                write!(self.out, ", {}{}", V(*fragment), if *stream { " stream" } else { "" })
             }
             Op::FragmentMap { op, args } => {
                 self.out.push_str("fragment_map ");

@@ -89,7 +89,7 @@ impl Checker<'_> {
                 let Some((atom, _, dtype)) = self.fragment(at, r) else { return };
                 self.view(at, view, atom, Some(dtype));
             }
-            (Op::FragmentStore { fragment, view }, _) => {
+            (Op::FragmentStore { fragment, view, .. }, _) => {
                 let Some((atom, role, dtype)) = self.fragment(at, *fragment) else { return };
                 if role != FragmentRole::Accumulator {
                     self.operand_type(at, "only accumulators are stored");

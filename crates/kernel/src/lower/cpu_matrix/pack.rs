@@ -69,7 +69,7 @@ impl CpuMatrix<'_> {
         let width = self.tile_columns() as i64;
         let lanes = self.lanes();
         let accumulator = self.facts.accumulator;
-        let depth = self.most_depth() as i64;
+        let depth = self.mapping.depth as i64;
         let b = &mut self.cx.b;
         let first = b.add(self.origin[1], step.first_column);
         let column = b.mul(first, self.b.col_stride);
@@ -77,7 +77,6 @@ impl CpuMatrix<'_> {
         let origin = b.add(self.b.origin, column);
         let origin = b.add(origin, row);
         let zero = b.int(0);
-        let one = b.int(1);
         let to_memory = Memory::Shared(shared);
         let from = Matrix { origin, ..self.b };
         // Whether every vector of a panel is whole.
@@ -102,7 +101,6 @@ impl CpuMatrix<'_> {
             });
             Vec::new()
         });
-        let _ = one;
     }
 }
 

@@ -184,7 +184,11 @@ impl CpuMatrix<'_> {
         let depth = Some(step.length);
         let sums = self.cx.b.mma(Operand::View(a), Operand::View(b), sums, depth);
         let view = self.home_view(tile);
-        self.cx.b.fragment_store(sums, view);
+        if self.mapping.stream {
+            self.cx.b.fragment_stream(sums, view);
+        } else {
+            self.cx.b.fragment_store(sums, view);
+        }
         Ok(())
     }
 
@@ -237,7 +241,7 @@ impl CpuMatrix<'_> {
     fn right(&mut self, step: &Step, tile: &Tile) -> View {
         match self.packed_b {
             Some(shared) => {
-                let depth = self.most_depth() as i64;
+                let depth = self.mapping.depth as i64;
                 let b = &mut self.cx.b;
                 // Panel p = column / width starts at p·depth·width. Beyond the last whole panel
                 // a single vector may start inside a panel.
