@@ -6,6 +6,7 @@ pub mod entity;
 pub mod facts;
 pub mod interp;
 pub mod ops;
+pub mod oracle;
 pub mod program;
 pub mod text;
 pub mod types;
