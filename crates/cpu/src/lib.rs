@@ -2,5 +2,6 @@
 
 pub mod codegen;
 pub mod error;
+pub mod exec;
 
 pub use error::CpuError;

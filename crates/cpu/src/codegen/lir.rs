@@ -25,6 +25,8 @@ pub enum Bank {
 /// The width at which an instruction names a register.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum W {
+    /// General, 16 bits (stores only).
+    R16,
     /// General, 32 bits.
     R32,
     /// General, 64 bits.
@@ -43,6 +45,7 @@ impl W {
     /// Bytes of a vector register of this width.
     pub fn bytes(self) -> u32 {
         match self {
+            W::R16 => 2,
             W::R32 => 4,
             W::R64 | W::K => 8,
             W::X => 16,
@@ -72,8 +75,6 @@ pub enum Role {
     UseDef,
     /// Written; must differ from every operand (gathers).
     EarlyDef,
-    /// Read and written, and must differ from every other operand.
-    EarlyUseDef,
 }
 
 /// A constant in the pool that precedes the code.
@@ -87,6 +88,8 @@ pub enum Konst {
     Iota32(i32, i32),
     /// 64-bit `first + l·step` in element `l` of the register.
     Iota64(i64, i64),
+    /// 32-bit elements with the values of successive 4-bit digits.
+    Words(u64),
 }
 
 /// Base of an address.
@@ -261,7 +264,11 @@ pub enum Item {
     Stmt(u32),
     /// A helper call.
     Call(Box<Call>),
-    /// A register-tile statement.
+    /// A fragment becomes live: until the matching close no vector register is free.
+    TileOpen,
+    /// A fragment is dead.
+    TileClose,
+    /// A register-tile statement. [`super::tile::TileArg::Slot`] holds a frame object here.
     Tile(Box<TileOp<TileInput>>),
 }
 
@@ -285,6 +292,8 @@ pub struct Lir {
     pub frame: Vec<(u32, u32)>,
     /// Number of labels.
     pub labels: u32,
+    /// Lanes of a subgroup.
+    pub lanes: u32,
     /// The four argument registers of the function in ABI order.
     pub params: [V; 4],
 }
