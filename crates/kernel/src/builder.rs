@@ -539,9 +539,17 @@ impl KernelBuilder {
         {
             return self.int_of(elem, n);
         }
+        if let (Some(n), Elem::Data(to), true) = (self.known(value), elem, integral(from))
+            && to.is_float()
+        {
+            return self.literal(to.round(n as f64), to);
+        }
         if integral(from) && integral(elem) {
             return self.pure(Pure::Cast(value, elem), Op::Cast(value), ty, &[value]);
         }
         self.emit1(Op::Cast(value), ty)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,6 +22,17 @@ pub(super) struct Reduction {
     pub identity: f64,
 }
 
+/// The terms of a chunk, one or V each.
+enum Terms {
+    Values(Vec<ValueId>),
+    Products(Vec<ValueId>, Vec<ValueId>),
+}
+
+/// Element `v` of one or V values.
+fn at(values: &[ValueId], v: u32) -> ValueId {
+    values[(v as usize).min(values.len() - 1)]
+}
+
 impl Rows<'_> {
     fn reduction(&self, op: ir::OpId) -> Result<Reduction, LowerError> {
         let data = &self.cx.program.ops[op];
@@ -53,19 +64,44 @@ impl Rows<'_> {
         frame: &mut Frame,
         partial: ValueId,
     ) -> Result<ValueId, LowerError> {
-        let values = self.cx.eval(reduction.value, frame)?;
+        let terms = self.terms(reduction, frame)?;
         let mut partial = partial;
         for v in 0..frame.vector {
-            let value = values[(v as usize).min(values.len() - 1)];
-            let mut value = self.cx.convert(value, reduction.dtype);
-            if let Some(limit) = frame.limit {
-                let inside = self.cx.below(frame.vector, v, limit);
-                let identity = self.cx.b.literal(reduction.identity, reduction.dtype);
-                value = self.cx.b.map(ir::MapOp::Select, &[inside, value, identity]);
-            }
-            partial = self.cx.combine(reduction.op, partial, value);
+            let next = match &terms {
+                Terms::Products(a, b) => self.cx.b.fma(at(a, v), at(b, v), partial),
+                Terms::Values(values) => {
+                    let value = self.cx.convert(at(values, v), reduction.dtype);
+                    self.cx.combine(reduction.op, partial, value)
+                }
+            };
+            partial = match frame.limit {
+                None => next,
+                Some(limit) => {
+                    let inside = self.cx.below(frame.vector, v, limit);
+                    self.cx.b.map(ir::MapOp::Select, &[inside, next, partial])
+                }
+            };
         }
         Ok(partial)
+    }
+
+    /// What a chunk adds to a reduction. A sum in any order of products that nothing else needs
+    /// takes each product with the addition, rounded once.
+    fn terms(&mut self, reduction: &Reduction, frame: &mut Frame) -> Result<Terms, LowerError> {
+        let program = self.cx.program;
+        let value = reduction.value;
+        let product = self.cx.definitions.get(&value).map(|op| &program.ops[*op].op);
+        if let (ReduceOp::Add, Some(ir::Op::Map { op: ir::MapOp::Mul, args })) =
+            (reduction.op, product)
+            && matches!(reduction.dtype, DType::F32 | DType::F64)
+            && self.cx.dtype(value) == reduction.dtype
+            && !frame.memo.contains_key(&value)
+            && !self.cx.sources.contains_key(&value)
+            && let [a, b] = args.as_slice()
+        {
+            return Ok(Terms::Products(self.cx.eval(*a, frame)?, self.cx.eval(*b, frame)?));
+        }
+        Ok(Terms::Values(self.cx.eval(value, frame)?))
     }
 
     /// Combines the sets of accumulators, the lanes, and the subgroups, and remembers the
