@@ -13,10 +13,11 @@ use tilewright_kernel::lower::Rule;
 use tilewright_plan::{Hash256, Target};
 use tilewright_runtime::{Device, RuntimeError};
 
-/// A device with the programs that were compiled for it.
+/// A device with the programs that were compiled for it. Clones share both.
+#[derive(Clone)]
 pub struct Engine {
     device: Arc<dyn Device>,
-    cache: Mutex<HashMap<Hash256, Compiled>>,
+    cache: Arc<Mutex<HashMap<Hash256, Compiled>>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -28,7 +29,7 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// An engine on a device.
     pub fn new(device: Arc<dyn Device>) -> Self {
-        Engine { device, cache: Mutex::new(HashMap::new()) }
+        Engine { device, cache: Arc::default() }
     }
 
     /// The device.

@@ -1,47 +1,11 @@
-//! Seeded random inputs that fit a program: full-mantissa floats in [−1, 1), and integers that
-//! are valid where the program uses them (indices inside the gathered dimension, else 0 or 1).
+//! Seeded inputs in buffers, ready for a launch; the values are the oracle's.
 
 use crate::check::LaunchValues;
 use crate::error::EngineError;
-use tilewright_ir::DType;
-use tilewright_ir::entity::Id;
-use tilewright_ir::interp::layouts;
-use tilewright_ir::program::{Access, Coord, Extent, Op, Program, TensorId, ValueId};
+use tilewright_ir::Program;
+use tilewright_ir::oracle::{self, Data};
+use tilewright_ir::program::Access;
 use tilewright_runtime::Buffer;
-
-/// A small counter-based generator (SplitMix64): element i of a stream depends on the seed and i
-/// alone.
-#[derive(Clone, Copy, Debug)]
-pub struct Random {
-    state: u64,
-}
-
-impl Random {
-    /// The stream of a seed.
-    pub fn new(seed: u64) -> Self {
-        Random { state: seed }
-    }
-
-    /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in [−1, 1), a multiple of 2^−52.
-    pub fn unit(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 * f64::powi(2.0, -52) - 1.0
-    }
-
-    /// Uniform in 0..n; 0 for n = 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        // The high half of a product is uniform up to a bias below n/2^64.
-        ((u128::from(self.bits()) * u128::from(n)) >> 64) as u64
-    }
-}
 
 /// Contents for the tensors of a program.
 #[derive(Debug)]
@@ -52,8 +16,9 @@ pub struct Contents {
     pub initial: Vec<Buffer>,
 }
 
-/// Random contents for every tensor that a program reads. Each spans its tensor; gaps between
-/// strided rows hold NaN (in integers: −1), so that a kernel that reads them is found out.
+/// Random contents for every tensor that a program reads; see [`oracle::inputs`]. Each spans its
+/// tensor; gaps between strided rows hold NaN (in integers: −1), so that a kernel that reads them
+/// is found out.
 ///
 /// # Errors
 /// A size is missing or unfit, or memory is short.
@@ -63,26 +28,12 @@ pub fn random(
     seed: u64,
 ) -> Result<Contents, EngineError> {
     let dims = values.dims.iter().cloned().collect();
-    let layouts = layouts(program, &dims).map_err(|e| EngineError::Oracle(e.to_string()))?;
+    let all = oracle::inputs(program, &dims, Data::Random, seed)
+        .map_err(|e| EngineError::Oracle(e.to_string()))?;
     let mut contents = Contents { inputs: Vec::new(), initial: Vec::new() };
-    for ((id, tensor), layout) in program.tensors.iter().zip(&layouts) {
-        if tensor.access == Access::Out {
-            continue;
-        }
-        let mut random = Random::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ id.index() as u64);
-        let len = usize::try_from(layout.span()).unwrap_or(usize::MAX);
-        let mut buffer = Buffer::zeros(tensor.dtype, len)?;
-        let gap = if tensor.dtype == DType::I32 { -1.0 } else { f64::NAN };
-        let mut data = vec![gap; len];
-        let limit = index_limit(program, values, id);
-        for at in layout.offsets() {
-            data[at] = match (tensor.dtype, limit) {
-                (DType::I32, Some(limit)) => random.below(limit) as f64,
-                (DType::I32, None) => random.below(2) as f64,
-                (dtype, _) => dtype.round(random.unit()),
-            };
-        }
-        buffer.write_f64(&data)?;
+    for (_, tensor) in program.tensors.iter() {
+        let Some(data) = all.get(&tensor.name) else { continue };
+        let buffer = Buffer::from_f64(tensor.dtype, data)?;
         match tensor.access {
             Access::InOut => contents.initial.push(buffer),
             Access::In | Access::Out => contents.inputs.push(buffer),
@@ -91,44 +42,10 @@ pub fn random(
     Ok(contents)
 }
 
-/// The smallest size of a dimension that the elements of a tensor index, if they index any.
-fn index_limit(program: &Program, values: &LaunchValues, tensor: TensorId) -> Option<u64> {
-    let size = |extent: Extent| {
-        program.known(extent).or_else(|| {
-            let Extent::Dim(d) = extent else { return None };
-            let name = &program.dims[d].name;
-            values.dims.iter().find(|(n, _)| n == name).map(|(_, v)| *v)
-        })
-    };
-    let mut limit: Option<u64> = None;
-    for (_, op) in program.ops.iter() {
-        let Op::Load { tensor: gathered, coords, .. } = &op.op else { continue };
-        for (Coord { gather, .. }, extent) in coords.iter().zip(&program.tensors[*gathered].shape) {
-            if let Some(index) = gather
-                && comes_from(program, *index, tensor)
-                && let Some(size) = size(*extent)
-            {
-                limit = Some(limit.map_or(size, |l| l.min(size)));
-            }
-        }
-    }
-    limit
-}
-
-/// Whether a value is loaded from a tensor, possibly broadcast, cast or reindexed since.
-fn comes_from(program: &Program, value: ValueId, tensor: TensorId) -> bool {
-    match program.definition(value).map(|op| &program.ops[op].op) {
-        Some(Op::Load { tensor: t, .. }) => *t == tensor,
-        Some(Op::Cast(v) | Op::Broadcast(v) | Op::Reindex { value: v, .. }) => {
-            comes_from(program, *v, tensor)
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tilewright_ir::DType;
     use tilewright_ir::ops::{OpRequest, build};
 
     #[test]
