@@ -135,6 +135,7 @@ pub fn read(source: &str) -> Result<Program, ReadError> {
             for error in &mut errors {
                 error.locate(&places);
             }
+            errors.sort_by_key(|error| (error.loc.line, error.loc.column));
             Err(ReadError::Verify(errors))
         }
     }

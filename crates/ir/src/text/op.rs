@@ -12,6 +12,11 @@ struct Target<'a> {
     ty: Option<TileType>,
 }
 
+/// A number of things in words.
+fn count(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 fn untyped() -> TileType {
     TileType { dtype: DType::F32, axes: Vec::new() }
 }
@@ -79,7 +84,7 @@ impl<'a> Parser<'a> {
         }
         let [target] = &targets[..] else {
             let found = targets.len();
-            return self.error(loc, format!("{found} results; only a loop has several"));
+            return self.error(loc, format!("{}; only a loop has several", count(found, "result")));
         };
         let (name, stated) = (target.name, target.ty.clone());
         let (op, explicit) = self.operation()?;
@@ -199,7 +204,10 @@ impl<'a> Parser<'a> {
                 let args = self.values()?;
                 if args.len() != op.arity() {
                     let (want, found) = (op.arity(), args.len());
-                    return self.error(loc, format!("`{name}` takes {want} values, not {found}"));
+                    return self.error(
+                        loc,
+                        format!("`{name}` takes {}, not {found}", count(want, "value")),
+                    );
                 }
                 Op::Map { op, args }
             }
@@ -391,9 +399,9 @@ impl<'a> Parser<'a> {
             self.report(
                 brace,
                 format!(
-                    "a loop has one result per carried value: {} results, {} carried values",
-                    targets.len(),
-                    entries.len()
+                    "a loop has one result per carried value: {}, {}",
+                    count(targets.len(), "result"),
+                    count(entries.len(), "carried value")
                 ),
             );
         }
@@ -411,7 +419,7 @@ impl<'a> Parser<'a> {
             let (want, found) = (carried.len(), next.len());
             self.report(
                 loc,
-                format!("the loop carries {want} values and yields {found}; yield one for each"),
+                format!("the loop carries {} and yields {found}; yield each", count(want, "value")),
             );
         }
         let mut results = Vec::new();

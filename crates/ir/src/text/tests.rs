@@ -163,7 +163,7 @@ fn messages_name_the_place_and_the_fix() {
     }
     let cases = [
         ("%y = exp %q", "9:10: `%q` isn't defined above; define it before its first use"),
-        ("%y = exp %x, %x", "9:6: `exp` takes 1 values, not 2"),
+        ("%y = exp %x, %x", "9:6: `exp` takes 1 value, not 2"),
         ("%y = exp %x %x", "9:13: expected the end of the line, found `%x`"),
         ("%y exp %x", "9:4: expected `=`, found `exp`"),
         ("%y, %z = exp %x", "9:1: 2 results; only a loop has several"),
@@ -196,11 +196,11 @@ fn messages_name_the_place_and_the_fix() {
         ("for pipeline 4294967296 q in n step 1 {\n}", "9:14: a pipeline window fits 32 bits"),
         (
             "for serial q in n step 1 carry %a = %x {\nyield %a\n}",
-            "9:40: a loop has one result per carried value: 0 results, 1 carried values",
+            "9:40: a loop has one result per carried value: 0 results, 1 carried value",
         ),
         (
             "%y = for serial q in n step 1 carry %a = %x {\n}",
-            "9:1: the loop carries 1 values and yields 0; yield one for each",
+            "9:1: the loop carries 1 value and yields 0; yield each",
         ),
         (
             "%y = for serial q in n step 1 carry %a = %x {\nyield %a\n%b = exp %x\n}",
