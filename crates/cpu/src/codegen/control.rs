@@ -478,6 +478,7 @@ impl Select<'_> {
                     let val = self.get(*value)?;
                     self.bind(*result, val)?;
                 }
+                self.tiles_joined(then.1, otherwise.1);
                 return Ok(());
             }
             Val::Flag(flag) => flag,
@@ -523,6 +524,7 @@ impl Select<'_> {
         for (result, target) in results.iter().zip(targets) {
             self.bind(*result, target)?;
         }
+        self.tiles_joined(then.1, otherwise.1);
         Ok(())
     }
 

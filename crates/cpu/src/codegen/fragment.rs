@@ -266,11 +266,13 @@ impl Select<'_> {
             }
         };
         let depth = self.fragments.depth;
-        self.fragments.slots[slot] = true;
         let entry = &mut self.fragments.webs[web];
-        if entry.slot.is_some() {
-            return Err(CpuError::unsupported("a fragment that is defined twice"));
+        if let Some(slot) = entry.slot {
+            // The other side of a branch defined it: both sides leave it in one place.
+            self.values[result.index()] = Some(Val::Fragment(web));
+            return Ok(Tile { slot, rows, vectors, dtype });
         }
+        self.fragments.slots[slot] = true;
         *entry = Web { uses: entry.total, total: entry.total, slot: Some(slot as u32), depth };
         self.values[result.index()] = Some(Val::Fragment(web));
         let tile = Tile { slot: slot as u32, rows, vectors, dtype };
@@ -286,6 +288,13 @@ impl Select<'_> {
             self.close_tile(web);
         }
         Ok(tile)
+    }
+
+    /// Counts the uses that a branch makes of the values it gives, if they are fragments.
+    pub(super) fn tiles_joined(&mut self, then: &[ValueId], otherwise: &[ValueId]) {
+        for value in then.iter().chain(otherwise) {
+            self.tile_used(*value);
+        }
     }
 
     /// Counts a use; after the last one the fragment is dead. Inside a loop that it entered from
