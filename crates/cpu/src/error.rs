@@ -14,6 +14,14 @@ pub enum CpuError {
     /// The instruction set was asked for, but this machine doesn't have it.
     #[error("this machine has no {0}")]
     MissingIsa(String),
+    /// A number of threads that no pool has.
+    #[error("{asked} threads: use 1 to {most}")]
+    Threads {
+        /// Asked for.
+        asked: usize,
+        /// Most.
+        most: usize,
+    },
     /// The encoder refused an instruction.
     #[error("encoding: {0}")]
     Encode(#[from] iced_x86::IcedError),
