@@ -5,3 +5,4 @@ pub mod text;
 pub mod visit;
 pub mod lower;
 pub mod validate;
+pub mod sim;
