@@ -2,10 +2,17 @@
 
 #[cfg(target_arch = "x86_64")]
 pub mod codegen;
+pub mod device;
 pub mod error;
 #[cfg(target_arch = "x86_64")]
 pub mod exec;
+pub mod host;
+#[cfg(target_arch = "x86_64")]
+pub mod listing;
 pub mod pool;
+pub mod program;
+pub mod roofline;
 pub mod scratch;
 
+pub use device::{CpuDevice, CpuExecutable, CpuKernel, CpuOptions};
 pub use error::CpuError;
