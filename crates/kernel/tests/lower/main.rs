@@ -1,0 +1,9 @@
+//! Every op of the library, lowered with many mappings and run in the simulator against the
+//! float64 interpreter.
+
+mod common;
+mod fallback;
+mod matrix;
+mod planned;
+mod programs;
+mod rows;
