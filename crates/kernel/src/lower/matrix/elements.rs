@@ -106,12 +106,13 @@ impl Matrix<'_> {
         }
     }
 
-    /// The store of the program.
-    fn output(&self) -> Result<(ir::TensorId, &[ir::Coord], ir::ValueId, ir::Bounds), LowerError> {
-        // Borrowed from the program, so that the builder stays free.
+    /// The store of the program: tensor, coordinates, value and bounds.
+    fn output(
+        &self,
+    ) -> Result<(ir::TensorId, Vec<ir::Coord>, ir::ValueId, ir::Bounds), LowerError> {
         match &self.cx.program.ops[self.facts.store].op {
             ir::Op::Store { tensor, coords, value, bounds } => {
-                Ok((*tensor, coords, *value, *bounds))
+                Ok((*tensor, coords.clone(), *value, *bounds))
             }
             _ => Err(self.cx.error(Rule::Operation, "the output's store is no store")),
         }
@@ -125,7 +126,6 @@ impl Matrix<'_> {
     ) -> Result<(), LowerError> {
         let [m, n, _] = self.axes;
         let (tensor, coords, _, _) = self.output()?;
-        let coords = coords.to_vec();
         for (place, fragment) in places.iter().zip(fragments) {
             let view = self.global_view(tensor, &coords, [m, n], *place)?;
             self.cx.b.fragment_store(*fragment, view);
@@ -136,7 +136,6 @@ impl Matrix<'_> {
     /// Applies the epilogue to a shared block of products and writes it to the output.
     pub(super) fn store_elements(&mut self, products: TileId) -> Result<(), LowerError> {
         let (tensor, coords, value, bounds) = self.output()?;
-        let coords = coords.to_vec();
         let program = self.cx.program;
         if let Some(result) = program.ops[self.facts.k_loop].results.first() {
             self.cx.sources.insert(*result, Source::Tile(products));
