@@ -57,11 +57,10 @@ impl Subgroup {
                 let first = shared
                     .vector(self.rank, from.memory, from.dtype, source, from.width)
                     .map_err(|t| t.locate(kernel, from.memory, source, Some(lane)))?;
-                for v in 0..parts as usize {
-                    values[v] =
-                        shared.read(&who, self.rank, from.memory, first + v).map_err(|t| {
-                            t.locate(kernel, from.memory, source + v as i64, Some(lane))
-                        })?;
+                for (v, value) in values.iter_mut().enumerate().take(parts as usize) {
+                    *value = shared.read(&who, self.rank, from.memory, first + v).map_err(|t| {
+                        t.locate(kernel, from.memory, source + v as i64, Some(lane))
+                    })?;
                 }
                 shared.count_read(from.memory, u64::from(parts) * from.dtype.bytes());
             }

@@ -54,8 +54,9 @@ pub(super) struct View {
     pub cluster: u32,
     /// Its own number as a thread.
     pub thread: usize,
-    /// Subgroups in the cluster (T).
+    /// Subgroups in the cluster (T), and in one group of it.
     pub subgroups: usize,
+    pub per_group: usize,
     /// Epochs that are ordered before now.
     pub clock: Clock,
     /// Epochs whose generic writes asynchronous atoms see (behind a proxy fence).

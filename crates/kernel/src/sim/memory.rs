@@ -122,11 +122,15 @@ impl<'a> Who<'a> {
     /// The party of a conflict in words.
     fn describe(&self, other: Access) -> String {
         let t = self.view.subgroups;
-        let thread = usize::from(other.thread);
-        let mut text = match thread {
-            s if s < t => format!("thread {s}"),
-            s if s < 2 * t => format!("an asynchronous copy of thread {}", s - t),
-            s if s < 3 * t => format!("an asynchronous atom of thread {}", s - 2 * t),
+        let per_group = self.view.per_group.max(1);
+        let subgroup = |s: usize| match t / per_group {
+            1 => format!("subgroup {s}"),
+            _ => format!("subgroup {} of rank {}", s % per_group, s / per_group),
+        };
+        let mut text = match usize::from(other.thread) {
+            s if s < t => subgroup(s),
+            s if s < 2 * t => format!("an asynchronous copy of {}", subgroup(s - t)),
+            s if s < 3 * t => format!("an asynchronous atom of {}", subgroup(s - 2 * t)),
             s => format!("a bulk copy to mbarrier number {}", s - 3 * t),
         };
         if other.cluster != self.view.cluster {

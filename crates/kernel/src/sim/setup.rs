@@ -291,6 +291,7 @@ fn new_subgroups(kernel: &Kernel, code: &Code) -> Vec<Subgroup> {
             view: View {
                 thread,
                 subgroups: total,
+                per_group: kernel.subgroups as usize,
                 clock: vec![0; threads],
                 fenced: vec![0; threads],
                 ..View::default()
