@@ -416,32 +416,47 @@ impl<'a> Emitter<'a> {
                 }
             }
         }
-        for (n, operand) in operands.iter_mut().enumerate() {
-            let Operand::Reg(v, width, role) = *operand else { continue };
-            let bank = self.lir.regs[v.0 as usize].bank;
-            let place = self.place(v);
-            if let Place::Reg(number) = place {
-                *operand = Operand::Phys(physical(bank, number, width));
-                continue;
-            }
-            if role == Role::Use && memory_free && Self::folds(inst.code, n as u32) {
-                if let Some(mem) = self.fold(inst.code, place) {
-                    memory_free = false;
-                    *operand = Operand::Mem(mem);
+        // What is read first; a result may then take the scratch register of an operand.
+        let mut read: Vec<(Bank, u8)> = Vec::new();
+        for results in [false, true] {
+            for (n, operand) in operands.iter_mut().enumerate() {
+                let Operand::Reg(v, width, role) = *operand else { continue };
+                if results != (role == Role::Def) {
                     continue;
                 }
+                let bank = self.lir.regs[v.0 as usize].bank;
+                let place = self.place(v);
+                if let Place::Reg(number) = place {
+                    *operand = Operand::Phys(physical(bank, number, width));
+                    continue;
+                }
+                if role == Role::Use && memory_free && Self::folds(inst.code, n as u32) {
+                    if let Some(mem) = self.fold(inst.code, place) {
+                        memory_free = false;
+                        *operand = Operand::Mem(mem);
+                        continue;
+                    }
+                }
+                let shared = match role {
+                    Role::Use => address.iter().find(|a| a.0 == v).map(|a| a.1),
+                    Role::Def => read.iter().find(|r| r.0 == bank).map(|r| r.1),
+                    Role::UseDef | Role::EarlyDef => None,
+                };
+                let number = match shared {
+                    Some(number) => number,
+                    None => self.take_scratch(bank)?,
+                };
+                if matches!(role, Role::Use | Role::UseDef) {
+                    self.load(bank, number, place)?;
+                }
+                if role == Role::Use {
+                    read.push((bank, number));
+                }
+                if let (true, Place::Frame(object)) = (role != Role::Use, place) {
+                    stores.push((bank, number, object));
+                }
+                *operand = Operand::Phys(physical(bank, number, width));
             }
-            let number = match address.iter().find(|a| a.0 == v) {
-                Some((_, number)) if role == Role::Use => *number,
-                _ => self.take_scratch(bank)?,
-            };
-            if matches!(role, Role::Use | Role::UseDef) {
-                self.load(bank, number, place)?;
-            }
-            if let (true, Place::Frame(object)) = (role != Role::Use, place) {
-                stores.push((bank, number, object));
-            }
-            *operand = Operand::Phys(physical(bank, number, width));
         }
         let mask = match inst.mask.map(|k| self.place(k)) {
             None => None,
