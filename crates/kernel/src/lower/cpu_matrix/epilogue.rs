@@ -60,10 +60,8 @@ impl CpuMatrix<'_> {
         let b = &mut self.cx.b;
         let column = b.add(step.first_column, column);
         let at = b.add(sums.origin, column);
-        let guard = match sums.memory {
-            Memory::Global(_) => limit.map(|limit| Guard::count(limit, 0.0)),
-            Memory::Shared(_) | Memory::Private(_) => None,
-        };
+        // Where the columns end with a whole vector, the limit is 0 and nothing is touched.
+        let guard = limit.map(|limit| Guard::count(limit, 0.0));
         let sum = b.load1(Place::strided(sums.memory, at, 1), guard);
         let at_row = b.add(self.origin[0], row);
         let at_column = b.add(self.origin[1], column);
