@@ -1,2 +1,33 @@
 //! The `tilewright` command.
-fn main() {}
+
+mod args;
+mod commands;
+mod error;
+mod machine;
+mod npy;
+mod output;
+mod request;
+mod schedule;
+mod table;
+mod work;
+
+use args::{Cli, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match &cli.command {
+        Command::Devices(args) => commands::devices::run(args),
+        Command::Run(args) => commands::run::run(args),
+        Command::Plan(args) => commands::plan::run(args),
+        Command::Show(args) => commands::show::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint!("{}", error.render());
+            error.code()
+        }
+    }
+}

@@ -132,7 +132,7 @@ pub struct CheckedRun {
     pub report: CheckReport,
 }
 
-/// Runs once and checks everything.
+/// Runs once and checks everything against the oracle.
 ///
 /// `inputs` are the read-only tensors in order, `initial` the contents of the tensors that are
 /// read and written, in order; each spans its tensor, gaps included.
@@ -146,11 +146,25 @@ pub fn run_checked(
     inputs: Vec<Buffer>,
     initial: Vec<Buffer>,
 ) -> Result<CheckedRun, EngineError> {
+    check_memory(compiled.handle().signature(), values)?;
+    let reference = reference(&compiled.plan().program, values, &inputs, &initial)?;
+    run_against(compiled, &reference, values, inputs, initial)
+}
+
+/// Runs once and checks everything against a reference that is at hand, in launch order.
+///
+/// # Errors
+/// As [`run_checked`].
+pub fn run_against(
+    compiled: &Compiled,
+    reference: &Outputs,
+    values: &LaunchValues,
+    inputs: Vec<Buffer>,
+    initial: Vec<Buffer>,
+) -> Result<CheckedRun, EngineError> {
     let program = &compiled.plan().program;
     let signature = compiled.handle().signature();
     let sizes = values.sizes(signature)?;
-    check_memory(signature, values)?;
-    let reference = reference(program, values, &inputs, &initial)?;
 
     let mut outputs = Vec::new();
     let mut initial = initial.into_iter();
@@ -169,7 +183,7 @@ pub fn run_checked(
     }
     let before: Vec<u64> = inputs.iter().map(fingerprint).collect();
     let untouched: Vec<Vec<u8>> =
-        outputs.iter().zip(&reference).map(|(buffer, output)| gaps(buffer, output)).collect();
+        outputs.iter().zip(reference).map(|(buffer, output)| gaps(buffer, output)).collect();
     launch(compiled, values, &inputs, &mut outputs)?;
 
     let names = |access: fn(Access) -> bool| {
@@ -192,7 +206,7 @@ pub fn run_checked(
         }
     }
     for (((buffer, name), output), untouched) in
-        outputs.iter().zip(output_names).zip(&reference).zip(untouched)
+        outputs.iter().zip(output_names).zip(reference).zip(untouched)
     {
         if !buffer.guards_intact() {
             report.broken_guards.push(name.clone());

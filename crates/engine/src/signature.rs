@@ -300,7 +300,7 @@ impl Signature {
         let too_large = || LaunchError::Overflow { tensor: sig.name.clone() };
         let mut packed = 1u64;
         let mut last = 0u64;
-        let mut empty = false;
+        let empty = sig.shape.iter().any(|size| value(*size, sizes) == Some(0));
         for axis in (0..sig.shape.len()).rev() {
             let extent = value(sig.shape[axis], sizes).unwrap_or(0);
             let stride = match &sig.strides {
@@ -319,10 +319,9 @@ impl Signature {
                 });
             }
             // Rows of an output that overlap would make two program instances write one element.
-            if sig.access != Access::In && extent > 1 && stride <= last {
+            if sig.access != Access::In && !empty && extent > 1 && stride <= last {
                 return Err(LaunchError::Overlap { tensor: sig.name.clone(), axis, stride });
             }
-            empty |= extent == 0;
             let reach = extent.saturating_sub(1).checked_mul(stride);
             last = reach.and_then(|r| r.checked_add(last)).ok_or_else(too_large)?;
             packed = if empty { 0 } else { packed.checked_mul(extent).ok_or_else(too_large)? };

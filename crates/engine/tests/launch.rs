@@ -115,6 +115,23 @@ fn sizes_follow_from_slices() {
 }
 
 #[test]
+fn tensors_without_elements_are_fine() {
+    let mut b = ProgramBuilder::new("empty");
+    let rows = b.dim("rows", DimKind::Symbolic { divisor: 1, max: 100 });
+    b.tensor("y", Access::Out, DType::F32, &[rows, Extent::Const(0)]);
+    let program = b.finish();
+    let recorder = Recorder::default();
+    let handle =
+        Handle::new(&program, &[kernel(&program, None)], Box::new(recorder.clone())).unwrap();
+    let options = LaunchOptions { dims: &[("rows", 3)], scalars: &[] };
+    let mut y = [0f32; 0];
+    handle.run_with(&options, &[], &mut [&mut y]).unwrap();
+    // Without elements a length says nothing of the rows.
+    let e = handle.run(&[], &mut y).unwrap_err();
+    assert!(matches!(e, LaunchError::UnknownSize { .. }), "{e}");
+}
+
+#[test]
 fn a_padded_view_brings_its_stride() {
     let (handle, recorder) = handle();
     let (x, mut y) = (vec![0f32; 2 * 6 + 4], vec![0f32; 12]);

@@ -1,0 +1,58 @@
+//! `show`: prints one stage on the road from program to machine code.
+
+use super::plan::{every_candidate, make};
+use super::print;
+use crate::args::{Emit, ShowArgs};
+use crate::error::CliError;
+use crate::machine;
+use crate::request::Request;
+use tilewright_engine::Engine;
+use tilewright_ir::{analysis, text};
+use tilewright_kernel::text::print as print_kernel;
+
+/// Runs the command.
+///
+/// # Errors
+/// Usage errors, and whatever the stages before the printed one refuse.
+pub fn run(args: &ShowArgs) -> Result<(), CliError> {
+    let request = Request::new(&args.op)?;
+    match args.emit {
+        Emit::Program => return print(&text::print(&request.program)),
+        Emit::Facts => {
+            let facts = analysis::facts(&request.program);
+            return print(&analysis::print(&request.program, &facts));
+        }
+        _ => {}
+    }
+    if args.emit == Emit::Asm && args.target != "cpu" {
+        return Err(CliError::Usage(format!(
+            "machine code is shown for the CPU of this machine, not for target `{}`; --emit \
+             kernel shows its kernel",
+            args.target
+        )));
+    }
+    let plan = make(&request, &args.schedule, &args.target, args.isa.as_deref())?;
+    let winner = || {
+        plan.ranking.winner().map_err(CliError::usage)?;
+        Ok::<usize, CliError>(plan.ranking.chosen().unwrap_or(0))
+    };
+    match args.emit {
+        Emit::Candidates => print(&every_candidate(&plan)),
+        Emit::Plan => {
+            let chosen = winner()?;
+            let candidate = &plan.ranking.candidates[chosen];
+            print(&format!("{}\n\n{:#?}\n", plan.describe(chosen), candidate))
+        }
+        Emit::Asm => {
+            winner()?;
+            let device = machine::cpu(args.isa.as_deref(), args.schedule.cpu_threads)?;
+            let compiled = Engine::new(device).compile(&plan)?;
+            print(&compiled.handle().executable().disassembly())
+        }
+        Emit::Kernel | Emit::Program | Emit::Facts => {
+            let lowered = plan.lower(winner()?).map_err(CliError::usage)?;
+            let texts: Vec<String> = lowered.launches.iter().map(print_kernel).collect();
+            print(&texts.join("\n"))
+        }
+    }
+}
