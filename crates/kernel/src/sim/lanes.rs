@@ -193,12 +193,17 @@ mod tests {
         };
         let mut double_roundings = 0;
         for i in 0..300_000 {
-            let (a, b) = (random(), random());
-            // Near cancellation and near ties now and then.
+            let (mut a, mut b) = (random(), random());
             let c = match i % 3 {
                 0 => random(),
                 1 => -(a * b),
-                _ => a * b * f32::powi(2.0, 24) * 1.5,
+                // A hair below the middle between two floats: (1 + ε)(1 − ε)·2⁻²⁴ beside an odd
+                // mantissa.
+                _ => {
+                    let epsilon = f32::powi(2.0, -15 - i % 8);
+                    (a, b) = (1.0 + epsilon, (1.0 - epsilon) * f32::powi(2.0, -24));
+                    f32::from_bits(1f32.to_bits() | random().to_bits() >> 9 | 1)
+                }
             };
             let want = a.mul_add(b, c);
             let got = fma(DType::F32, a.into(), b.into(), c.into());

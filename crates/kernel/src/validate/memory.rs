@@ -59,9 +59,7 @@ impl Checker<'_> {
             Some(GuardTest::Count(limit)) => {
                 self.uniform_index(at, limit, Scope::Subgroup, "the limit");
             }
-            Some(GuardTest::Mask(mask))
-                if self.ty(mask) != Type::Elem(Elem::Data(DType::Bool)) =>
-            {
+            Some(GuardTest::Mask(mask)) if self.ty(mask) != Type::Elem(Elem::Data(DType::Bool)) => {
                 self.operand_type(at, format!("the mask %{} must be bool", mask.index()));
             }
             Some(GuardTest::Mask(_)) | None => {}
