@@ -177,7 +177,8 @@ fn open_sizes_and_padded_rows() {
             let values = LaunchValues { dims, scalars: vec![] };
             match check(&engine, program, &values, 3) {
                 Ok(report) => {
-                    failures.extend(report.complaint().map(|t| format!("{isa:?} {}: {t}", op.name)));
+                    failures
+                        .extend(report.complaint().map(|t| format!("{isa:?} {}: {t}", op.name)));
                 }
                 Err(error) => failures.push(format!("{isa:?} {}: {error}", op.name)),
             }
