@@ -2,7 +2,7 @@
 
 use tilewright_ir::DType;
 use tilewright_ir::program::MapOp;
-use tilewright_kernel::kernel::{Elem, ValueId};
+use tilewright_kernel::kernel::{Elem, Scope, ValueId};
 
 use super::CodegenError;
 use super::emitter::{Class, Emitter, Reg, Val};
@@ -46,6 +46,21 @@ impl Emitter<'_> {
     ) -> Result<(), CodegenError> {
         if let Some(val) = self.fold(op, args, result)? {
             self.define(result, val);
+            return Ok(());
+        }
+        if let [a, b] = args
+            && self.elem(*a)? == Elem::Index
+            && let Some(val) = self.affine(op, *a, *b)?
+        {
+            self.define(result, val);
+            return Ok(());
+        }
+        if let (MapOp::Div, [a, b]) = (op, args)
+            && self.class(*b)? == Class::F32
+            && self.kernel.values[*b].scope >= Scope::Subgroup
+        {
+            let out = self.divide_by_uniform(*a, *b)?;
+            self.define(result, Val::Reg(out));
             return Ok(());
         }
         let operand = args.last().copied().ok_or_else(|| self.unsupported("an empty map"))?;
@@ -110,6 +125,133 @@ impl Emitter<'_> {
             }
             _ => Ok(None),
         }
+    }
+
+    /// Index arithmetic with the constant part kept apart: (r + c) ± n, (r + c) + s, (r + c)·n.
+    fn affine(&mut self, op: MapOp, a: ValueId, b: ValueId) -> Result<Option<Val>, CodegenError> {
+        let split = |val: Val| match val {
+            Val::Reg(r) => Some((Some(r), 0)),
+            Val::Sum(r, n) => Some((Some(r), n)),
+            Val::Int(n) => Some((None, n)),
+            Val::Float(..) => None,
+        };
+        let (Some((ra, ca)), Some((rb, cb))) = (split(self.val(a)?), split(self.val(b)?)) else {
+            return Ok(None);
+        };
+        let sum = |reg: Reg, n: i64| if n == 0 { Val::Reg(reg) } else { Val::Sum(reg, n) };
+        Ok(match (op, ra, rb) {
+            (MapOp::Add, Some(r), None) | (MapOp::Add, None, Some(r)) => {
+                Some(sum(r, ca.wrapping_add(cb)))
+            }
+            (MapOp::Sub, Some(r), None) => Some(sum(r, ca.wrapping_sub(cb))),
+            (MapOp::Add, Some(x), Some(y)) => {
+                let key =
+                    if (x.number, y.number) <= (y.number, x.number) { (x, y) } else { (y, x) };
+                let reg = match self.reuse.sums.get(&key) {
+                    Some(reg) => *reg,
+                    None => {
+                        let reg = self.reg(Class::B64);
+                        self.inst(format_args!("add.s64 {reg}, {x}, {y}"));
+                        self.reuse.sums.insert(key, reg);
+                        reg
+                    }
+                };
+                Some(sum(reg, ca.wrapping_add(cb)))
+            }
+            (MapOp::Mul, Some(r), None) => {
+                let reg = self.product(r, cb);
+                Some(sum(reg, ca.wrapping_mul(cb)))
+            }
+            (MapOp::Mul, None, Some(r)) => {
+                let reg = self.product(r, ca);
+                Some(sum(reg, cb.wrapping_mul(ca)))
+            }
+            _ => None,
+        })
+    }
+
+    /// A 64-bit register times a number.
+    pub(super) fn product(&mut self, reg: Reg, n: i64) -> Reg {
+        if n == 1 {
+            return reg;
+        }
+        if let Some(out) = self.reuse.products.get(&(reg, n)) {
+            return *out;
+        }
+        let out = self.reg(Class::B64);
+        if n > 0 && n.count_ones() == 1 {
+            self.inst(format_args!("shl.b64 {out}, {reg}, {}", n.trailing_zeros()));
+        } else {
+            self.inst(format_args!("mul.lo.s64 {out}, {reg}, {n}"));
+        }
+        self.reuse.products.insert((reg, n), out);
+        out
+    }
+
+    /// x / s for an s that the whole subgroup shares. With s = m·2^e, 1 ≤ |m| < 2, it is
+    /// (x·(1/m))·2^-e: two multiplications per element and at most 1.5 units in the last place,
+    /// with neither factor out of range for any finite s (subnormals are scaled up first).
+    /// Zeros, infinities and NaN divide as they should: 1/s itself is the factor there.
+    fn divide_by_uniform(&mut self, x: ValueId, s: ValueId) -> Result<Reg, CodegenError> {
+        let val = self.val(s)?;
+        let s = self.in_reg(val, Class::F32);
+        let (inverse, power) = match self.reuse.reciprocals.get(&s) {
+            Some(pair) => *pair,
+            None => {
+                let pair = self.reciprocal(s);
+                self.reuse.reciprocals.insert(s, pair);
+                pair
+            }
+        };
+        let x = self.operand(x)?;
+        let (part, out) = (self.reg(Class::F32), self.reg(Class::F32));
+        self.inst(format_args!("mul.rn.f32 {part}, {x}, {inverse}"));
+        self.inst(format_args!("mul.rn.f32 {out}, {part}, {power}"));
+        Ok(out)
+    }
+
+    fn reciprocal(&mut self, s: Reg) -> (Reg, Reg) {
+        let (bits, exponent, mantissa, down) = (
+            self.reg(Class::B32),
+            self.reg(Class::B32),
+            self.reg(Class::B32),
+            self.reg(Class::B32),
+        );
+        let (small, special) = (self.reg(Class::Pred), self.reg(Class::Pred));
+        let (up, scaled, m, inverse, power, magnitude) = (
+            self.reg(Class::F32),
+            self.reg(Class::F32),
+            self.reg(Class::F32),
+            self.reg(Class::F32),
+            self.reg(Class::F32),
+            self.reg(Class::F32),
+        );
+        self.inst(format_args!("abs.f32 {magnitude}, {s}"));
+        // 2^-126, the smallest normal number; 2^126 brings any subnormal into range.
+        self.inst(format_args!("setp.lt.f32 {small}, {magnitude}, 0f00800000"));
+        self.inst(format_args!("mul.rn.f32 {up}, {s}, 0f7E800000"));
+        self.inst(format_args!("selp.f32 {scaled}, {up}, {s}, {small}"));
+        self.inst(format_args!("mov.b32 {bits}, {scaled}"));
+        self.inst(format_args!("and.b32 {exponent}, {bits}, 0x7f800000"));
+        // A special s keeps its value as m, and 2^0 as the power; so does a scaled subnormal,
+        // whose power is 2^126.
+        let keep = self.reg(Class::Pred);
+        self.inst(format_args!("setp.eq.u32 {special}, {exponent}, 0x7f800000"));
+        self.inst(format_args!("or.pred {keep}, {special}, {small}"));
+        self.inst(format_args!("and.b32 {mantissa}, {bits}, 0x807fffff"));
+        self.inst(format_args!("or.b32 {mantissa}, {mantissa}, 0x3f800000"));
+        self.inst(format_args!("selp.b32 {mantissa}, {bits}, {mantissa}, {keep}"));
+        self.inst(format_args!("mov.b32 {m}, {mantissa}"));
+        self.inst(format_args!("rcp.rn.f32 {inverse}, {m}"));
+        // 2^-e has the biased exponent 254 − biased(e); at e = 127 that is 0, a subnormal 2^-127.
+        let (plain, tiny) = (self.reg(Class::B32), self.reg(Class::Pred));
+        self.inst(format_args!("sub.u32 {plain}, 0x7f000000, {exponent}"));
+        self.inst(format_args!("setp.eq.u32 {tiny}, {plain}, 0"));
+        self.inst(format_args!("selp.b32 {plain}, 0x00400000, {plain}, {tiny}"));
+        self.inst(format_args!("selp.b32 {down}, 0x3f800000, {plain}, {special}"));
+        self.inst(format_args!("selp.b32 {down}, 0x7e800000, {down}, {small}"));
+        self.inst(format_args!("mov.b32 {power}, {down}"));
+        (inverse, power)
     }
 
     fn select(

@@ -72,6 +72,7 @@ impl Emitter<'_> {
         let many = u64::from(unroll.clamp(1, 16));
         for trips in if many > 1 { vec![many, 1] } else { vec![1] } {
             let (head, end) = (self.label("loop"), self.label("end"));
+            let before = self.reuse.clone();
             self.place_label(&head);
             let (last, done) = (self.reg(Class::B64), self.reg(Class::Pred));
             self.inst(format_args!("add.s64 {last}, {counter}, {}", (trips - 1) * step));
@@ -96,6 +97,8 @@ impl Emitter<'_> {
             self.inst(format_args!("add.s64 {counter}, {counter}, {}", trips * step));
             self.inst(format_args!("bra {head}"));
             self.place_label(&end);
+            // What the body computed is stale or undefined after it.
+            self.reuse = before;
         }
         for (result, reg) in stmt.results.iter().zip(&regs) {
             self.define(*result, Val::Reg(*reg));
@@ -155,11 +158,13 @@ impl Emitter<'_> {
         let (other, end) = (self.label("else"), self.label("endif"));
         self.inst(format_args!("@!{p} bra {other}"));
         for (last, block, values) in [(false, then, then_values), (true, otherwise, else_values)] {
+            let before = self.reuse.clone();
             self.block(block)?;
             for (out, value) in outs.iter().zip(values) {
                 let text = self.operand(*value)?;
                 self.inst(format_args!("mov.{} {out}, {text}", out.class.mov()));
             }
+            self.reuse = before;
             if !last {
                 self.inst(format_args!("bra {end}"));
                 self.place_label(&other);

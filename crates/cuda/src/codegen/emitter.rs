@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use tilewright_ir::DType;
 use tilewright_kernel::kernel::{
-    ArgId, ArgKind, Block, Collective, Elem, Kernel, Literal, Op, PrivateId, Stmt, Type, ValueId,
+    ArgId, ArgKind, Block, Collective, Elem, Kernel, Literal, Memory, Op, PrivateId, Stmt, Type,
+    ValueId,
 };
 
 use super::{CodegenError, PtxTarget};
@@ -94,10 +95,30 @@ impl std::fmt::Display for Reg {
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Val {
     Reg(Reg),
+    /// An index: register plus number. Keeps constant distances out of registers, where they
+    /// become the immediate offsets of addresses.
+    Sum(Reg, i64),
     /// Index or i32 (sign-extended), or bool as 0 and 1.
     Int(i64),
     /// f32 or f64; f32 values are exactly representable.
     Float(f64, DType),
+}
+
+/// Results that later code in the same straight line may use again.
+#[derive(Clone, Default)]
+pub(super) struct Reuse {
+    /// Register sums.
+    pub(super) sums: HashMap<(Reg, Reg), Reg>,
+    /// Register times number.
+    pub(super) products: HashMap<(Reg, i64), Reg>,
+    /// Addresses by memory, base register, lane stride and index register.
+    pub(super) addresses: HashMap<(Memory, Option<Reg>, i64, Option<Reg>), Reg>,
+    /// Guard limits as 32-bit registers.
+    pub(super) limits: HashMap<Reg, Reg>,
+    /// Guard predicates: element offset of the lane's first element, register, number.
+    pub(super) predicates: HashMap<(u32, u32, Option<Reg>, i64), Reg>,
+    /// Reciprocals of divisors: 1/m and the power of two that completes it.
+    pub(super) reciprocals: HashMap<Reg, (Reg, Reg)>,
 }
 
 /// Most statements that unrolling may produce.
@@ -121,8 +142,12 @@ pub struct Emitter<'a> {
     pub(super) lane: Option<Reg>,
     /// Subgroup number as a 64-bit register.
     pub(super) subgroup: Option<Reg>,
+    /// Lane number as a 32-bit register.
+    pub(super) lane32: Option<Reg>,
     /// Address of the group's shared memory.
     pub(super) shared: Option<Reg>,
+    /// What may be used again here.
+    pub(super) reuse: Reuse,
 }
 
 impl<'a> Emitter<'a> {
@@ -139,7 +164,9 @@ impl<'a> Emitter<'a> {
             bases: HashMap::new(),
             lane: None,
             subgroup: None,
+            lane32: None,
             shared: None,
+            reuse: Reuse::default(),
         }
     }
 
@@ -201,6 +228,11 @@ impl<'a> Emitter<'a> {
     pub(super) fn text_of(&mut self, val: Val, class: Class) -> String {
         match (val, class) {
             (Val::Reg(reg), _) => reg.to_string(),
+            (Val::Sum(reg, n), _) => {
+                let out = self.reg(Class::B64);
+                self.inst(format_args!("add.s64 {out}, {reg}, {n}"));
+                out.to_string()
+            }
             (Val::Int(v), Class::Pred) => {
                 let p = self.reg(Class::Pred);
                 self.inst(format_args!("setp.ne.s32 {p}, {}, 0", i32::from(v != 0)));
@@ -222,6 +254,11 @@ impl<'a> Emitter<'a> {
     pub(super) fn in_reg(&mut self, val: Val, class: Class) -> Reg {
         if let Val::Reg(reg) = val {
             return reg;
+        }
+        if let Val::Sum(reg, n) = val {
+            let out = self.reg(Class::B64);
+            self.inst(format_args!("add.s64 {out}, {reg}, {n}"));
+            return out;
         }
         let text = self.text_of(val, class);
         let reg = self.reg(class);
@@ -253,6 +290,7 @@ impl<'a> Emitter<'a> {
         self.inst(format_args!("and.b32 {lane}, {tid}, 31"));
         self.inst(format_args!("cvt.u64.u32 {lane64}, {lane}"));
         self.lane = Some(lane64);
+        self.lane32 = Some(lane);
         let (warp, warp64) = (self.reg(Class::B32), self.reg(Class::B64));
         self.inst(format_args!("shr.u32 {warp}, {tid}, 5"));
         self.inst(format_args!("cvt.u64.u32 {warp64}, {warp}"));

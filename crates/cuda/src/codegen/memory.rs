@@ -19,35 +19,35 @@ struct Address {
 }
 
 impl Emitter<'_> {
-    /// `base + lane·stride + index` in elements: a register or a number.
-    fn element(&mut self, place: &Place) -> Result<Val, CodegenError> {
-        let mut at = self.val(place.base)?;
-        if place.lane_stride != 0 {
-            let lane = self.lane.ok_or_else(|| self.unsupported("a lane outside a body"))?;
-            let out = self.reg(Class::B64);
-            let base = self.text_of(at, Class::B64);
-            self.inst(format_args!("mad.lo.s64 {out}, {lane}, {}, {base}", place.lane_stride));
-            at = Val::Reg(out);
+    /// The base of a place as a register and a number of elements, and its index register.
+    fn parts(&mut self, place: &Place) -> Result<(Option<Reg>, i64, Option<Reg>), CodegenError> {
+        let (base, constant) = match self.val(place.base)? {
+            Val::Reg(reg) => (Some(reg), 0),
+            Val::Sum(reg, n) => (Some(reg), n),
+            Val::Int(n) => (None, n),
+            Val::Float(..) => return Err(self.unsupported("a float address")),
+        };
+        let Some(index) = place.index else { return Ok((base, constant, None)) };
+        let class = self.class(index)?;
+        let val = self.val(index)?;
+        let mut reg = self.in_reg(val, class);
+        if class == Class::B32 {
+            let wide = self.reg(Class::B64);
+            self.inst(format_args!("cvt.s64.s32 {wide}, {reg}"));
+            reg = wide;
         }
-        if let Some(index) = place.index {
-            let class = self.class(index)?;
-            let val = self.val(index)?;
-            let mut reg = self.in_reg(val, class);
-            if class == Class::B32 {
-                let wide = self.reg(Class::B64);
-                self.inst(format_args!("cvt.s64.s32 {wide}, {reg}"));
-                reg = wide;
-            }
-            let out = self.reg(Class::B64);
-            let base = self.text_of(at, Class::B64);
-            self.inst(format_args!("add.s64 {out}, {reg}, {base}"));
-            at = Val::Reg(out);
-        }
-        Ok(at)
+        Ok((base, constant, Some(reg)))
+    }
+
+    fn add(&mut self, a: Option<Reg>, b: Reg) -> Reg {
+        let Some(a) = a else { return b };
+        let out = self.reg(Class::B64);
+        self.inst(format_args!("add.s64 {out}, {a}, {b}"));
+        out
     }
 
     fn address(&mut self, place: &Place) -> Result<Address, CodegenError> {
-        let (base, offset, space, dtype, row) = match place.memory {
+        let (memory, start, space, dtype, row) = match place.memory {
             Memory::Global(arg) => {
                 let ArgKind::Buffer { dtype, access, .. } = self.kernel.args[arg].kind else {
                     return Err(self.unsupported("an access to an argument that is no buffer"));
@@ -66,27 +66,63 @@ impl Emitter<'_> {
                         return Err(self.unsupported("a swizzled shared buffer"));
                     }
                 };
-                let offset = shared_offset(self.kernel, Some(id));
-                (self.shared, offset, "shared", buffer.dtype, row)
+                let start = shared_offset(self.kernel, Some(id)) as i64;
+                (self.shared, start, "shared", buffer.dtype, row)
             }
             Memory::Private(_) => return Err(self.unsupported("the address of a private array")),
         };
-        let base = base.ok_or_else(|| self.unsupported("an access to an unknown buffer"))?;
-        let mut element = self.element(place)?;
-        if let Some((cols, pad)) = row {
-            element = self.padded(element, cols, pad);
-        }
+        let memory = memory.ok_or_else(|| self.unsupported("an access to an unknown buffer"))?;
         let size = dtype.bytes() as i64;
-        let text = match element {
-            Val::Int(e) => format!("[{base}+{}]", e * size + offset as i64),
-            Val::Reg(e) => {
-                let out = self.reg(Class::B64);
-                self.inst(format_args!("mad.lo.s64 {out}, {e}, {size}, {base}"));
-                format!("[{out}+{offset}]")
+        let (base, constant, index) = self.parts(place)?;
+        if let Some((cols, pad)) = row {
+            // The padding depends on the whole offset, so nothing of it may stay apart.
+            let mut sum = base;
+            if place.lane_stride != 0 {
+                let lane = self.lane()?;
+                let lanes = self.product(lane, place.lane_stride);
+                sum = Some(self.add(sum, lanes));
             }
-            Val::Float(..) => return Err(self.unsupported("a float address")),
+            if let Some(index) = index {
+                sum = Some(self.add(sum, index));
+            }
+            let element = match sum {
+                None => Val::Int(constant),
+                Some(reg) => Val::Sum(reg, constant),
+            };
+            let text = match self.padded(element, cols, pad) {
+                Val::Int(e) => format!("[{memory}+{}]", e * size + start),
+                other => {
+                    let e = self.in_reg(other, Class::B64);
+                    let bytes = self.product(e, size);
+                    let at = self.add(Some(memory), bytes);
+                    format!("[{at}+{start}]")
+                }
+            };
+            return Ok(Address { text, space, dtype });
+        }
+        let key = (place.memory, base, place.lane_stride, index);
+        let at = match self.reuse.addresses.get(&key) {
+            Some(reg) => *reg,
+            None => {
+                let mut at = memory;
+                if place.lane_stride != 0 {
+                    let lane = self.lane()?;
+                    let lanes = self.product(lane, place.lane_stride * size);
+                    at = self.add(Some(at), lanes);
+                }
+                for part in [base, index].into_iter().flatten() {
+                    let bytes = self.product(part, size);
+                    at = self.add(Some(at), bytes);
+                }
+                self.reuse.addresses.insert(key, at);
+                at
+            }
         };
-        Ok(Address { text, space, dtype })
+        Ok(Address { text: format!("[{at}+{}]", constant * size + start), space, dtype })
+    }
+
+    fn lane(&self) -> Result<Reg, CodegenError> {
+        self.lane.ok_or_else(|| self.unsupported("a lane outside a body"))
     }
 
     /// Logical row-major offset to storage with `pad` unused elements after each row.
@@ -113,33 +149,72 @@ impl Emitter<'_> {
                 Ok((p, vec![p; width]))
             }
             GuardTest::Count(limit) => {
-                let limit = self.operand(limit)?;
-                let lane = self.lane.ok_or_else(|| self.unsupported("a lane outside a body"))?;
-                let first = if width == 1 {
-                    lane
-                } else {
-                    let first = self.reg(Class::B64);
-                    self.inst(format_args!("mul.lo.s64 {first}, {lane}, {width}"));
-                    first
-                };
+                let limit = self.val(limit)?;
                 let mut each = Vec::with_capacity(width);
                 for v in 0..width {
-                    let p = self.reg(Class::Pred);
-                    let position = if v == 0 {
-                        first
-                    } else {
-                        let position = self.reg(Class::B64);
-                        self.inst(format_args!("add.s64 {position}, {first}, {v}"));
-                        position
-                    };
-                    self.inst(format_args!("setp.lt.s64 {p}, {position}, {limit}"));
-                    each.push(p);
+                    each.push(self.below(width as u32, v as u32, limit)?);
                 }
                 // Elements are in order, so all take part iff the last does.
                 let all = each.last().copied().ok_or_else(|| self.unsupported("width 0"))?;
                 Ok((all, each))
             }
         }
+    }
+
+    /// Whether lane·width + v < limit, in 32-bit arithmetic: a lane's position is at most 256, so
+    /// a limit may be clamped to ±2^30 first.
+    fn below(&mut self, width: u32, v: u32, limit: Val) -> Result<Reg, CodegenError> {
+        let (reg, n) = match limit {
+            Val::Reg(reg) => (Some(reg), 0),
+            Val::Sum(reg, n) => (Some(reg), n),
+            Val::Int(n) => (None, n),
+            Val::Float(..) => return Err(self.unsupported("a float limit")),
+        };
+        // lane·width < limit − v.
+        let n = n - i64::from(v);
+        if let Some(p) = self.reuse.predicates.get(&(width, v, reg, n)) {
+            return Ok(*p);
+        }
+        let lane = self.lane32.ok_or_else(|| self.unsupported("a lane outside a body"))?;
+        let position = if width == 1 {
+            lane
+        } else {
+            let position = self.reg(Class::B32);
+            self.inst(format_args!("mul.lo.s32 {position}, {lane}, {width}"));
+            position
+        };
+        let p = self.reg(Class::Pred);
+        match reg {
+            None => {
+                let n = n.clamp(-(1 << 30), 1 << 30);
+                self.inst(format_args!("setp.lt.s32 {p}, {position}, {n}"));
+            }
+            Some(reg) => {
+                let narrow = match self.reuse.limits.get(&reg) {
+                    Some(narrow) if n.abs() < 1 << 30 => *narrow,
+                    _ => {
+                        let (low, high, narrow) =
+                            (self.reg(Class::B64), self.reg(Class::B64), self.reg(Class::B32));
+                        self.inst(format_args!("min.s64 {low}, {reg}, {}", 1 << 30));
+                        self.inst(format_args!("max.s64 {high}, {low}, {}", -(1 << 30)));
+                        self.inst(format_args!("cvt.u32.u64 {narrow}, {high}"));
+                        self.reuse.limits.insert(reg, narrow);
+                        narrow
+                    }
+                };
+                let sum = if n == 0 {
+                    narrow
+                } else {
+                    let sum = self.reg(Class::B32);
+                    let n = n.clamp(-(1 << 30), 1 << 30);
+                    self.inst(format_args!("add.s32 {sum}, {narrow}, {n}"));
+                    sum
+                };
+                self.inst(format_args!("setp.lt.s32 {p}, {position}, {sum}"));
+            }
+        }
+        self.reuse.predicates.insert((width, v, reg, n), p);
+        Ok(p)
     }
 
     pub(super) fn load(
