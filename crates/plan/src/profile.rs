@@ -16,6 +16,16 @@
 //!   "source": "where the fit comes from"
 //! }
 //! ```
+//!
+//! The other policies' files differ in what follows `unit`: a `whole-launch` profile has `fits`
+//! (`whole_launch`), every other policy's has all of its named `coefficients` (`named`). A fit of
+//! ours says where it comes from in `fit`.
+
+mod named;
+mod whole_launch;
+
+pub use named::NamedProfile;
+pub use whole_launch::WholeLaunchProfile;
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +42,44 @@ pub enum Profile {
     Analytic,
     /// A fit of the service score.
     Service(ServiceProfile),
+    /// Fits of whole-launch times.
+    WholeLaunch(WholeLaunchProfile),
+    /// Coefficients of another built-in policy, by name.
+    Named(NamedProfile),
+}
+
+/// Where fitted coefficients come from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FitOrigin {
+    /// SHA-256 of the training file.
+    pub data_sha256: String,
+    /// SHA-256 of the fitting code ([`crate::calibrate::code_hash`]).
+    pub code_sha256: String,
+    /// The procedure in words.
+    pub procedure: String,
+}
+
+impl FitOrigin {
+    /// Checks that both hashes are 64 hexadecimal digits.
+    ///
+    /// # Errors
+    /// Names the first one that isn't.
+    fn check(&self) -> Result<(), ProfileError> {
+        let hashes =
+            [("fit.data_sha256", &self.data_sha256), ("fit.code_sha256", &self.code_sha256)];
+        for (field, value) in hashes {
+            let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+            if value.len() != 64 || !value.bytes().all(hex) {
+                return Err(ProfileError::Field {
+                    field: field.to_string(),
+                    value: value.clone(),
+                    expected: "64 hexadecimal digits".to_string(),
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A fit of the service score.
@@ -43,6 +91,8 @@ pub struct ServiceProfile {
     pub target: Option<String>,
     /// Where it comes from, if stated.
     pub source: Option<String>,
+    /// Training data and code of the fit, if stated.
+    pub fit: Option<FitOrigin>,
 }
 
 /// Why a profile can't be used.
@@ -86,6 +136,33 @@ pub enum ProfileError {
         /// Policy asked for.
         policy: String,
     },
+    /// A coefficient that the policy needs isn't there.
+    #[error("profile of `{policy}` lacks the coefficient `{name}`")]
+    MissingCoefficient {
+        /// The policy.
+        policy: String,
+        /// The coefficient.
+        name: String,
+    },
+    /// A coefficient that the policy doesn't have.
+    #[error("profile of `{policy}` has an unknown coefficient `{name}`")]
+    UnknownCoefficient {
+        /// The policy.
+        policy: String,
+        /// The coefficient.
+        name: String,
+    },
+    /// A model that can't be used.
+    #[error("profile fit of `{family}`: {problem}")]
+    Model {
+        /// The family.
+        family: String,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A policy without coefficients of its own.
+    #[error("policy `{0}` has no built-in coefficients: give it a profile")]
+    Needed(String),
     /// The profile was fitted on another target.
     #[error("the profile was fitted on target `{profile}`, not `{target}`")]
     Target {
@@ -108,6 +185,16 @@ struct ProfileFile {
     coefficients: CoefficientsFile,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fit: Option<FitOrigin>,
+}
+
+/// What every profile file starts with; the policy says how to read the rest.
+#[derive(Deserialize)]
+struct Head {
+    schema: String,
+    policy: String,
+    unit: String,
 }
 
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -161,6 +248,7 @@ impl Profile {
             coefficients: with_values(capacity, values),
             target: None,
             source: None,
+            fit: None,
         }))
     }
 
@@ -169,20 +257,30 @@ impl Profile {
     /// # Errors
     /// It isn't JSON of the schema, or a number can't be used.
     pub fn from_json(text: &str) -> Result<Profile, ProfileError> {
-        let file: ProfileFile =
-            serde_json::from_str(text).map_err(|e| ProfileError::Json(e.to_string()))?;
-        for (field, value, expected) in [
-            ("schema", &file.schema, SCHEMA),
-            ("policy", &file.policy, reduction_service::NAME),
-            ("unit", &file.unit, "us"),
-        ] {
-            if value != expected {
+        let json = |e: serde_json::Error| ProfileError::Json(e.to_string());
+        let head: Head = serde_json::from_str(text).map_err(json)?;
+        expect("schema", &head.schema, SCHEMA)?;
+        match head.policy.as_str() {
+            reduction_service::NAME => {}
+            crate::policy::whole_launch::NAME => {
+                expect("unit", &head.unit, "us")?;
+                return WholeLaunchProfile::read(text).map(Profile::WholeLaunch);
+            }
+            name if crate::policy::NAMES.contains(&name) => {
+                return NamedProfile::read(text).map(Profile::Named);
+            }
+            other => {
                 return Err(ProfileError::Field {
-                    field: field.to_string(),
-                    value: value.clone(),
-                    expected: expected.to_string(),
+                    field: "policy".to_string(),
+                    value: other.to_string(),
+                    expected: crate::policy::NAMES.join(", "),
                 });
             }
+        }
+        expect("unit", &head.unit, "us")?;
+        let file: ProfileFile = serde_json::from_str(text).map_err(json)?;
+        if let Some(fit) = &file.fit {
+            fit.check()?;
         }
         let capacity = match u32::try_from(file.capacity) {
             Ok(n) if n > 0 => n,
@@ -205,6 +303,7 @@ impl Profile {
             coefficients,
             target: Some(file.target),
             source: file.source,
+            fit: file.fit,
         }))
     }
 
@@ -213,6 +312,8 @@ impl Profile {
         match self {
             Profile::Analytic => reduction_v1::NAME,
             Profile::Service(_) => reduction_service::NAME,
+            Profile::WholeLaunch(_) => crate::policy::whole_launch::NAME,
+            Profile::Named(named) => named.policy(),
         }
     }
 
@@ -221,10 +322,17 @@ impl Profile {
     /// # Errors
     /// It states another target.
     pub fn check_target(&self, target: &str) -> Result<(), ProfileError> {
-        match self {
-            Profile::Service(ServiceProfile { target: Some(fitted), .. }) if fitted != target => {
-                Err(ProfileError::Target { profile: fitted.clone(), target: target.to_string() })
-            }
+        let fitted = match self {
+            Profile::Analytic => None,
+            Profile::Service(service) => service.target.as_deref(),
+            Profile::WholeLaunch(whole) => Some(whole.target.as_str()),
+            Profile::Named(named) => Some(named.target.as_str()),
+        };
+        match fitted {
+            Some(fitted) if fitted != target => Err(ProfileError::Target {
+                profile: fitted.to_string(),
+                target: target.to_string(),
+            }),
             _ => Ok(()),
         }
     }
@@ -257,10 +365,23 @@ impl ServiceProfile {
                 private_worker_byte: c.private_worker_byte,
             },
             source: self.source.clone(),
+            fit: self.fit.clone(),
         };
         // Plain data without maps of odd keys always serialises.
         serde_json::to_string_pretty(&file).unwrap_or_default() + "\n"
     }
+}
+
+/// Checks a field of a profile file.
+fn expect(field: &str, value: &str, expected: &str) -> Result<(), ProfileError> {
+    if value == expected {
+        return Ok(());
+    }
+    Err(ProfileError::Field {
+        field: field.to_string(),
+        value: value.to_string(),
+        expected: expected.to_string(),
+    })
 }
 
 fn with_values(capacity: u32, values: [f64; 6]) -> ServiceCoefficients {
@@ -311,6 +432,7 @@ mod tests {
             coefficients: ServiceCoefficients::APPLE_M1_MAX,
             target: Some("apple-m1-max".to_string()),
             source: Some("published".to_string()),
+            fit: None,
         };
         let text = service.to_json("apple-m1-max");
         let profile = Profile::from_json(&text).expect("own text");

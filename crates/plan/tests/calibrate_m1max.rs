@@ -33,6 +33,7 @@ fn rows(capacities: &[u64]) -> (Dataset, Vec<(u64, bool)>) {
             shape: format!("{:08}x{:08}", u(t, "m"), u(t, "n")),
             operator: t["op"].as_str().unwrap().to_string(),
             label: t["control_p50_us"].as_f64().unwrap(),
+            ..Sample::default()
         })
         .collect();
     let counts: Vec<RowCounts> = valid

@@ -3,7 +3,7 @@
 use super::lstsq::Matrix;
 
 /// A measured candidate.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Default)]
 pub struct Sample {
     /// The problem: candidates of one case compete with each other.
     pub case: String,
@@ -11,8 +11,12 @@ pub struct Sample {
     pub shape: String,
     /// Operator of the problem. Folds of [`Split::Operator`] hold out all cases of an operator.
     pub operator: String,
-    /// Measured time in microseconds, positive.
+    /// The schedule choice, by a name that means the same in every case, as `256 threads, cache`.
+    pub candidate: String,
+    /// Measured time in microseconds, positive: the median of `samples` where there are any.
     pub label: f64,
+    /// Single measurements in microseconds, for resampling; may be empty.
+    pub samples: Vec<f64>,
 }
 
 /// One way to turn candidates into features: a feature set at one value of its hyperparameter
@@ -58,6 +62,12 @@ pub enum DataError {
     /// Nothing to choose from.
     #[error("no design to choose from")]
     NoDesign,
+    /// A shape that no sample has.
+    #[error("no training row has the shape `{shape}`")]
+    NoShape { shape: String },
+    /// Fits that make no usable model.
+    #[error(transparent)]
+    Model(#[from] crate::policy::whole_launch::ModelError),
     /// The fit itself failed.
     #[error(transparent)]
     Fit(#[from] super::nnls::NnlsError),
@@ -116,6 +126,16 @@ impl Dataset {
     /// The designs, simplest first.
     pub fn designs(&self) -> &[Design] {
         &self.designs
+    }
+
+    /// The same candidates with other labels, as resampling gives them.
+    ///
+    /// # Errors
+    /// As [`Dataset::new`].
+    pub fn relabelled(&self, labels: &[f64]) -> Result<Dataset, DataError> {
+        let samples = self.samples.iter().zip(labels);
+        let samples = samples.map(|(s, label)| Sample { label: *label, ..s.clone() });
+        Dataset::new(samples.collect(), self.designs.clone())
     }
 
     /// Every row number.

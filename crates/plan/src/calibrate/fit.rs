@@ -13,7 +13,7 @@ use super::nnls;
 pub enum Strategy {
     /// The design with the smallest mean held-out regret; ties to the earlier (simpler) one.
     Select,
-    /// Every design, fitted, with equal weight: predictions are averaged geometrically.
+    /// Every design, fitted, with equal weight: the mean of their predictions.
     Average,
 }
 
@@ -84,16 +84,18 @@ pub fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     if n == 0 { 0.0 } else { values.sum::<f64>() / n as f64 }
 }
 
-/// Picks of one or more fitted designs in every case among `rows`. Several designs vote by the
-/// geometric mean of their predictions.
+/// The predicted time of a row in microseconds: the mean over the fitted designs.
+pub fn predict(data: &Dataset, models: &[Fitted], row: usize) -> f64 {
+    mean(models.iter().map(|m| m.predict(&data.designs()[m.design].rows[row])))
+}
+
+/// Picks of one or more fitted designs in every case among `rows`.
 pub fn picks(data: &Dataset, models: &[Fitted], rows: &[usize]) -> Vec<Pick> {
-    let predict = |row: usize| -> f64 {
-        let one = |m: &Fitted| m.predict(&data.designs()[m.design].rows[row]);
-        match models {
-            [only] => one(only),
-            many => libm::exp(mean(many.iter().map(|m| libm::log(one(m).max(f64::MIN_POSITIVE))))),
-        }
-    };
+    picks_by(data, rows, |row| predict(data, models, row))
+}
+
+/// Picks by any score: in every case the smallest, the first of equals.
+pub fn picks_by(data: &Dataset, rows: &[usize], predict: impl Fn(usize) -> f64) -> Vec<Pick> {
     let mut out = Vec::new();
     for (case, rows) in data.cases(rows) {
         let mut ranked: Vec<(f64, usize)> = rows.iter().map(|r| (predict(*r), *r)).collect();
@@ -173,6 +175,8 @@ pub struct OuterFold {
     pub models: Vec<Fitted>,
     /// Its picks in the held-out cases.
     pub picks: Vec<Pick>,
+    /// Its prediction of every held-out row.
+    pub predictions: Vec<(usize, f64)>,
 }
 
 /// Nested leave-one-out: the whole procedure, choice included, runs inside every outer fold.
@@ -189,13 +193,34 @@ pub fn nested(
     if groups.len() < 2 {
         return Err(DataError::Groups { groups: groups.len() });
     }
-    groups
-        .into_iter()
-        .map(|(group, held)| {
-            let rows: Vec<usize> = all.iter().copied().filter(|r| !held.contains(r)).collect();
-            let models = train(data, &rows, split, strategy)?;
-            let picks = picks(data, &models, &held);
-            Ok(OuterFold { group, models, picks })
-        })
-        .collect()
+    groups.into_iter().map(|(group, held)| fold(data, group, &held, split, strategy)).collect()
+}
+
+/// A frozen split: trains on every row whose shape isn't among `held`, and picks in the rest. The
+/// choice of a design sees training rows only.
+///
+/// # Errors
+/// As [`leave_one_out`]; [`DataError::NoShape`] for a shape that no row has.
+pub fn frozen(data: &Dataset, held: &[String], strategy: Strategy) -> Result<OuterFold, DataError> {
+    let shape = |row: &usize| &data.samples()[*row].shape;
+    let all = data.all();
+    if let Some(shape) = held.iter().find(|h| !all.iter().any(|r| shape(r) == *h)) {
+        return Err(DataError::NoShape { shape: shape.clone() });
+    }
+    let rows: Vec<usize> = all.into_iter().filter(|r| held.contains(shape(r))).collect();
+    fold(data, held.join(", "), &rows, Split::Shape, strategy)
+}
+
+fn fold(
+    data: &Dataset,
+    group: String,
+    held: &[usize],
+    split: Split,
+    strategy: Strategy,
+) -> Result<OuterFold, DataError> {
+    let rows: Vec<usize> = data.all().into_iter().filter(|r| !held.contains(r)).collect();
+    let models = train(data, &rows, split, strategy)?;
+    let picks = picks(data, &models, held);
+    let predictions = held.iter().map(|r| (*r, predict(data, &models, *r))).collect();
+    Ok(OuterFold { group, models, picks, predictions })
 }

@@ -33,7 +33,7 @@ fn map_cycles(op: MapOp) -> f64 {
     }
 }
 
-fn mix_cycles(mix: &OpMix) -> f64 {
+pub(crate) fn mix_cycles(mix: &OpMix) -> f64 {
     let maps = mix.maps.iter().fold(0.0, |sum, (op, n)| sum + map_cycles(*op) * *n as f64);
     maps + (mix.casts + mix.indices) as f64
 }

@@ -14,6 +14,7 @@ pub mod matrix_mpp_v3;
 pub mod matrix_simdgroup_v1;
 pub mod reduction_service;
 pub mod reduction_v1;
+pub mod whole_launch;
 
 use std::fmt;
 
@@ -223,7 +224,7 @@ pub enum PolicyError {
 }
 
 /// Names of the built-in policies.
-pub const NAMES: [&str; 7] = [
+pub const NAMES: [&str; 8] = [
     matrix_simdgroup_v1::NAME,
     matrix_mpp_v1::NAME,
     matrix_mpp_v2::NAME,
@@ -231,12 +232,14 @@ pub const NAMES: [&str; 7] = [
     reduction_v1::NAME,
     reduction_service::NAME,
     cpu::NAME,
+    whole_launch::NAME,
 ];
 
 /// A built-in policy by name, with the profile that it is to use, if any.
 ///
 /// Without a profile `reduction-service` has the published fit for the Apple M1 Max, and prices
-/// that target only. With the profile `analytic` it is `reduction-v1`.
+/// that target only. With the profile `analytic` it is `reduction-v1`. `whole-launch` has no
+/// coefficients but its profile's.
 ///
 /// # Errors
 /// The name is unknown, or the policy takes no profile, or the profile is of another policy.
@@ -257,7 +260,14 @@ pub fn by_name(name: &str, profile: Option<&Profile>) -> Result<Box<dyn Policy>,
         }
         .into());
     }
+    if let Some(Profile::Named(named)) = profile {
+        return Ok(named.load()?);
+    }
     Ok(match name {
+        whole_launch::NAME => match profile {
+            Some(Profile::WholeLaunch(whole)) => Box::new(whole.policy()),
+            _ => return Err(ProfileError::Needed(name.to_string()).into()),
+        },
         matrix_simdgroup_v1::NAME => Box::new(matrix_simdgroup_v1::MatrixSimdgroupV1::default()),
         matrix_mpp_v1::NAME => Box::new(matrix_mpp_v1::MatrixMppV1::default()),
         matrix_mpp_v2::NAME => Box::new(matrix_mpp_v2::MatrixMppV2::default()),

@@ -1,0 +1,145 @@
+//! The guarded incumbent: a challenger replaces the incumbent plan only if its predicted gain
+//! clears a margin, which is set on training data alone.
+
+use super::data::Dataset;
+use super::evaluation::{best_constant, constant_picks};
+use super::fit::picks_by;
+
+/// A pair of schedules for one case: gains are incumbent/challenger, over 1 for the challenger.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuardCase {
+    /// The case.
+    pub case: String,
+    /// Ratio of predicted times.
+    pub predicted: f64,
+    /// Ratio of measured times.
+    pub measured: f64,
+}
+
+impl GuardCase {
+    /// How much larger the predicted gain is than the measured.
+    pub fn over_prediction(&self) -> f64 {
+        self.predicted / self.measured
+    }
+}
+
+/// The margin that training cases call for: their largest over-prediction of a gain, at least 1.
+pub fn margin(training: &[GuardCase]) -> f64 {
+    training.iter().map(GuardCase::over_prediction).fold(1.0, f64::max)
+}
+
+/// Training cases of a model by its held-out predictions: in every case the incumbent's row
+/// against the model's pick. Without incumbents the best constant rule is the incumbent; empty
+/// where there is none either.
+pub fn training_cases(data: &Dataset, predictions: &[f64], incumbents: &[usize]) -> Vec<GuardCase> {
+    let rows: Vec<usize> = data.all().into_iter().filter(|r| predictions[*r] > 0.0).collect();
+    let incumbents: Vec<usize> = if incumbents.is_empty() {
+        match best_constant(data, &rows) {
+            Some(name) => constant_picks(data, &rows, &name).iter().map(|p| p.row).collect(),
+            None => Vec::new(),
+        }
+    } else {
+        incumbents.to_vec()
+    };
+    let picks = picks_by(data, &rows, |r| predictions[r]);
+    let mut cases = Vec::new();
+    for incumbent in incumbents {
+        let Some(sample) = data.samples().get(incumbent) else { continue };
+        let Some(pick) = picks.iter().find(|p| p.case == sample.case) else { continue };
+        cases.push(GuardCase {
+            case: sample.case.clone(),
+            predicted: predictions[incumbent] / pick.prediction,
+            measured: sample.label / pick.label,
+        });
+    }
+    cases
+}
+
+/// What the guard did with one case.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The case.
+    pub case: GuardCase,
+    /// Whether the challenger was accepted: its predicted gain exceeds the margin.
+    pub accepted: bool,
+}
+
+/// The guard on cases whose measurements it may not see.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuardReport {
+    /// The margin.
+    pub margin: f64,
+    /// Every case in order.
+    pub decisions: Vec<Decision>,
+}
+
+impl GuardReport {
+    /// Decides every case.
+    pub fn new(margin: f64, cases: Vec<GuardCase>) -> Self {
+        let decide = |case: GuardCase| Decision { accepted: case.predicted > margin, case };
+        GuardReport { margin, decisions: cases.into_iter().map(decide).collect() }
+    }
+
+    fn count(&self, wanted: impl Fn(&Decision) -> bool) -> usize {
+        self.decisions.iter().filter(|d| wanted(d)).count()
+    }
+
+    /// Challengers accepted.
+    pub fn accepted(&self) -> usize {
+        self.count(|d| d.accepted)
+    }
+
+    /// Challengers accepted that were slower than the incumbent.
+    pub fn accepted_losers(&self) -> usize {
+        self.count(|d| d.accepted && d.case.measured < 1.0)
+    }
+
+    /// Challengers that were faster.
+    pub fn wins(&self) -> usize {
+        self.count(|d| d.case.measured > 1.0)
+    }
+
+    /// Challengers that were faster and accepted.
+    pub fn wins_kept(&self) -> usize {
+        self.count(|d| d.accepted && d.case.measured > 1.0)
+    }
+
+    /// Geometric mean of the gains that result from the decisions; 1 of none.
+    pub fn mean_gain(&self) -> f64 {
+        geometric(self.decisions.iter().map(|d| if d.accepted { d.case.measured } else { 1.0 }))
+    }
+
+    /// Geometric mean of the gains if every challenger were accepted; 1 of none.
+    pub fn mean_gain_always(&self) -> f64 {
+        geometric(self.decisions.iter().map(|d| d.case.measured))
+    }
+}
+
+fn geometric(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    libm::exp(super::fit::mean(values.map(libm::log)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case(predicted: f64, measured: f64) -> GuardCase {
+        GuardCase { case: String::new(), predicted, measured }
+    }
+
+    #[test]
+    fn the_margin_is_the_largest_over_prediction() {
+        assert_eq!(margin(&[case(1.2, 1.0), case(1.5, 1.2), case(0.9, 1.1)]), 1.25);
+        assert_eq!(margin(&[case(0.5, 1.0)]), 1.0);
+    }
+
+    #[test]
+    fn the_guard_sees_predictions_only() {
+        let cases = vec![case(1.3, 1.1), case(1.3, 0.9), case(1.2, 1.5), case(1.1, 0.8)];
+        let report = GuardReport::new(1.25, cases);
+        assert_eq!(report.accepted(), 2);
+        assert_eq!(report.accepted_losers(), 1);
+        assert_eq!((report.wins(), report.wins_kept()), (2, 1));
+        assert!((report.mean_gain() - (1.1f64 * 0.9).powf(0.25)).abs() < 1e-12);
+    }
+}
