@@ -6,3 +6,5 @@ pub mod visit;
 pub mod lower;
 pub mod validate;
 pub mod sim;
+pub mod flat;
+pub mod layout;

@@ -28,7 +28,6 @@ mod access;
 mod agents;
 mod atomic;
 mod clock;
-mod code;
 mod error;
 mod exec;
 mod fragment;

@@ -210,8 +210,8 @@ fn broken_bodies() -> Vec<(Rule, String)> {
         ),
         (
             Rule::AtomOperand,
-            "%o: fragment<outer_product(2, 1), acc, f32>@subgroup = fragment_fill 0.0\n\
-             %a: fragment<outer_product(2, 1), acc, f32>@subgroup = mma x(%c0 + r*%c1 + c*%c1), h(%c0 + r*%c1 + c*%c1), %o depth %n",
+            "%o: fragment<mpp(8, 8), acc, f32>@subgroup = fragment_fill 0.0\n\
+             %a: fragment<mpp(8, 8), acc, f32>@subgroup = mma x(%c0 + r*%c1 + c*%c1), h(%c0 + r*%c1 + c*%c1), %o depth %n",
         ),
         (
             Rule::AtomOperand,

@@ -1,11 +1,11 @@
 //! Loads and stores by place.
 
-use super::code::{At, Reg, Test};
 use super::error::{FaultKind, Step, Trap, trap};
 use super::exec::{Shared, Subgroup};
 use super::lanes::{from_memory, to_memory};
 use super::memory::{Buffer, Kind, Who};
 use super::sync::Group;
+use crate::flat::{At, Reg, Test};
 use crate::kernel::{ArgKind, Kernel, Memory};
 use tilewright_ir::DType;
 use tilewright_ir::entity::Id;
@@ -47,9 +47,7 @@ fn buffer<'b>(
 ) -> Step<(&'b mut Buffer, FaultKind)> {
     match memory {
         Memory::Global(id) => Ok((&mut globals[id.index()], FaultKind::Poisoned)),
-        Memory::Shared(id) => {
-            Ok((&mut groups[rank].shared[id.index()].buffer, FaultKind::Uninitialised))
-        }
+        Memory::Shared(id) => Ok((&mut groups[rank].shared[id.index()], FaultKind::Uninitialised)),
         // The validator keeps private arrays out of what several lanes reach.
         Memory::Private(_) => trap(FaultKind::OutOfBounds, "a private array has no address"),
     }
@@ -58,15 +56,15 @@ fn buffer<'b>(
 impl Shared<'_> {
     /// Position in storage of a logical element of global or shared memory.
     #[inline]
-    pub fn position(&self, rank: usize, memory: Memory, element: i64) -> Step<usize> {
+    pub fn position(&self, memory: Memory, element: i64) -> Step<usize> {
         let (position, len) = match memory {
             Memory::Global(id) => {
                 let len = self.globals[id.index()].data.len();
                 (usize::try_from(element).ok().filter(|&e| e < len), len as u64)
             }
             Memory::Shared(id) => {
-                let storage = self.groups[rank].shared[id.index()].storage;
-                (storage.position(element), storage.rows * storage.cols)
+                let buffer = &self.kernel.shared[id];
+                (buffer.position(element), buffer.rows * buffer.cols)
             }
             Memory::Private(_) => (None, 0),
         };
@@ -137,20 +135,13 @@ impl Shared<'_> {
 
     /// The position of the first of `width` consecutive elements, which must be one aligned
     /// vector in storage.
-    pub fn vector(
-        &self,
-        rank: usize,
-        memory: Memory,
-        dtype: DType,
-        element: i64,
-        width: u32,
-    ) -> Step<usize> {
-        let first = self.position(rank, memory, element)?;
+    pub fn vector(&self, memory: Memory, dtype: DType, element: i64, width: u32) -> Step<usize> {
+        let first = self.position(memory, element)?;
         if width == 1 {
             return Ok(first);
         }
         for v in 1..width as usize {
-            let next = self.position(rank, memory, element + v as i64)?;
+            let next = self.position(memory, element + v as i64)?;
             if next != first + v {
                 let detail = "the vector isn't contiguous in the buffer's layout";
                 return trap(FaultKind::Misaligned, detail);
@@ -276,14 +267,14 @@ impl Subgroup {
         let vector = if parts == at.width { parts } else { 1 };
         let kernel = shared.kernel;
         let start = shared
-            .vector(self.rank, at.memory, at.dtype, first, vector)
+            .vector(at.memory, at.dtype, first, vector)
             .map_err(|t| t.locate(kernel, at.memory, first, Some(lane)))?;
         for (v, value) in values.iter_mut().enumerate().take(parts as usize) {
             let element = first + v as i64;
             let position = if vector > 1 || v == 0 {
                 Ok(start + v)
             } else {
-                shared.position(self.rank, at.memory, element)
+                shared.position(at.memory, element)
             };
             *value = position
                 .and_then(|p| shared.read(&who, self.rank, at.memory, p))
@@ -395,13 +386,13 @@ impl Subgroup {
         let kernel = shared.kernel;
         let vector = if parts == at.width { parts } else { 1 };
         shared
-            .vector(self.rank, at.memory, at.dtype, first, vector)
+            .vector(at.memory, at.dtype, first, vector)
             .map_err(|t| t.locate(kernel, at.memory, first, Some(lane)))?;
         for (v, reg) in src.iter().enumerate().take(parts as usize) {
             let element = first + v as i64;
             let value = to_memory(at.dtype, self.regs[reg.slot(lane)]);
             shared
-                .position(self.rank, at.memory, element)
+                .position(at.memory, element)
                 .and_then(|p| {
                     shared.write(&who, self.rank, at.memory, p, (value, Kind::Plain, false))
                 })
@@ -423,7 +414,7 @@ impl Subgroup {
             let first = self.element(at, lane);
             let vector = if parts == at.width { parts } else { 1 };
             shared
-                .vector(self.rank, at.memory, at.dtype, first, vector)
+                .vector(at.memory, at.dtype, first, vector)
                 .map_err(|t| t.locate(kernel, at.memory, first, Some(lane)))?;
             for (v, reg) in src.iter().enumerate().take(parts as usize) {
                 all.push((first + v as i64, lane, self.regs[reg.slot(lane)]));
@@ -444,7 +435,7 @@ impl Subgroup {
             let who = Who::own(&self.view, token);
             let value = to_memory(at.dtype, bits);
             shared
-                .position(self.rank, at.memory, element)
+                .position(at.memory, element)
                 .and_then(|p| {
                     shared.write(&who, self.rank, at.memory, p, (value, Kind::Plain, false))
                 })

@@ -1,11 +1,11 @@
 //! Asynchronous copies, tokens, bulk tensor copies and transaction barriers.
 
 use super::clock::join;
-use super::code::{At, Reg, TensorCopy};
 use super::error::{FaultKind, Step, trap};
 use super::exec::{Shared, Subgroup};
 use super::memory::{ALL_LANES, Kind, Who};
 use super::sync::{Landing, mbarrier_number, mbarriers};
+use crate::flat::{At, Reg, TensorCopy};
 use crate::kernel::{ArgKind, MbarrierId, Memory};
 use tilewright_ir::entity::Id;
 
@@ -55,7 +55,7 @@ impl Subgroup {
             let mut values = [0.0; 8];
             if parts > 0 {
                 let first = shared
-                    .vector(self.rank, from.memory, from.dtype, source, from.width)
+                    .vector(from.memory, from.dtype, source, from.width)
                     .map_err(|t| t.locate(kernel, from.memory, source, Some(lane)))?;
                 for (v, value) in values.iter_mut().enumerate().take(parts as usize) {
                     *value = shared.read(&who, self.rank, from.memory, first + v).map_err(|t| {
@@ -65,7 +65,7 @@ impl Subgroup {
                 shared.count_read(from.memory, u64::from(parts) * from.dtype.bytes());
             }
             let first = shared
-                .vector(self.rank, to.memory, to.dtype, target, to.width)
+                .vector(to.memory, to.dtype, target, to.width)
                 .map_err(|t| t.locate(kernel, to.memory, target, Some(lane)))?;
             for (v, &value) in values.iter().enumerate().take(to.width as usize) {
                 shared
@@ -74,7 +74,7 @@ impl Subgroup {
             }
             shared.count_write(to.memory, u64::from(to.width) * to.dtype.bytes());
         }
-        self.regs[slot as usize] = token(Work::Copy, self.copies);
+        self.tokens[slot as usize] = token(Work::Copy, self.copies);
         Ok(())
     }
 
@@ -82,7 +82,7 @@ impl Subgroup {
         for work in [Work::Copy, Work::Atom] {
             let numbers = tokens
                 .iter()
-                .map(|&slot| self.regs[slot as usize])
+                .map(|&slot| self.tokens[slot as usize])
                 .filter(|bits| bits >> 32 == work as u64)
                 .map(|bits| bits as u32);
             let Some(newest) = numbers.max() else { continue };
@@ -216,7 +216,7 @@ impl Subgroup {
         // Bulk copies land as late as they can: now.
         let group = &mut shared.groups[self.rank];
         for landing in std::mem::take(&mut group.mbarriers[number].landing) {
-            let buffer = &mut group.shared[landing.to.index()].buffer;
+            let buffer = &mut group.shared[landing.to.index()];
             for (position, value) in landing.elements {
                 buffer.data[position] = value;
                 buffer.cells[position].defined = true;
@@ -272,7 +272,7 @@ impl Subgroup {
         let mut elements = Vec::with_capacity(values.len());
         for (element, value) in values {
             let position = shared
-                .position(self.rank, memory, element)
+                .position(memory, element)
                 .and_then(|p| {
                     let write = (value, Kind::Plain, true);
                     shared.write(&who, self.rank, memory, p, write).map(|()| p)

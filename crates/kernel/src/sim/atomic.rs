@@ -1,11 +1,11 @@
 //! Atomics: one element per lane, with the order that they bring.
 
 use super::clock::{Clock, add_foreign, join};
-use super::code::{At, Class, Reg};
 use super::error::Step;
 use super::exec::{Shared, Subgroup};
 use super::lanes::{self, from_memory, to_memory};
 use super::memory::{Kind, Who};
+use crate::flat::{At, Class, Reg};
 use crate::kernel::{Elem, Memory, Order, Scope};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ struct Place {
 /// `old ∘ operand` on values in memory.
 fn combine(op: Option<ReduceOp>, dtype: DType, old: f64, operand: f64) -> f64 {
     let Some(op) = op else { return operand };
-    let reg = |at| Reg { at, step: 0 };
+    let reg = Reg::shared;
     let mut file = [from_memory(dtype, old), from_memory(dtype, operand), 0];
     let class = Class::of(Elem::Data(dtype));
     lanes::map(&mut file, 1, op.combine(), class, reg(2), [reg(0), reg(1), reg(1)]);
@@ -64,7 +64,7 @@ impl Subgroup {
             count += at.dtype.bytes();
             let element = self.element(at, lane);
             let position = shared
-                .position(self.rank, at.memory, element)
+                .position(at.memory, element)
                 .map_err(|t| t.locate(kernel, at.memory, element, Some(lane)))?;
             let (is_shared, id) = match at.memory {
                 Memory::Shared(id) => (true, id.index()),

@@ -1,13 +1,14 @@
 //! Runs one subgroup until its turn ends, it waits, or it traps.
 
 use super::clock::View;
-use super::code::{Class, Code, Inst, Moves, Reg, Slot};
 use super::error::{FaultKind, Step, trap};
 use super::fragment::Fragment;
 use super::memory::{ALL_LANES, Buffer, Reads};
 use super::sync::{Group, Syncs};
 use super::{LaneOrder, SimReport, lanes};
+use crate::flat::{Class, Code, Inst, Moves, Reg, Slot};
 use crate::kernel::{BarrierId, Collective, Kernel, Scope};
+use tilewright_ir::entity::Id;
 use tilewright_ir::program::MapOp;
 
 /// What a subgroup waits for.
@@ -42,6 +43,7 @@ pub(super) struct Subgroup {
     pub mask: u64,
     pub splits: Vec<(u64, u64)>,
     pub regs: Vec<u64>,
+    pub tokens: Vec<u64>,
     pub fragments: Vec<Fragment>,
     pub private: Vec<PrivateArray>,
     pub view: View,
@@ -58,6 +60,8 @@ pub(super) struct Subgroup {
 pub(super) struct Shared<'a> {
     pub kernel: &'a Kernel,
     pub code: &'a Code,
+    /// Bits of the number arguments, by argument.
+    pub numbers: Vec<u64>,
     pub lane_order: LaneOrder,
     pub globals: Vec<Buffer>,
     pub maps: Vec<Option<super::agents::Map>>,
@@ -118,7 +122,11 @@ impl Subgroup {
             let inst = &code.insts[self.pc];
             let mut next = self.pc + 1;
             match inst {
-                Inst::Fill { dst, bits } => self.fill(n_lanes, *dst, |_| *bits),
+                Inst::Fill { dst, bits, .. } => self.fill(n_lanes, *dst, |_| *bits),
+                Inst::Arg { dst, arg, .. } => {
+                    let bits = shared.numbers[arg.index()];
+                    self.fill(n_lanes, *dst, |_| bits);
+                }
                 Inst::GroupId { dst, dim } => {
                     let id = shared.groups[self.rank].coords[*dim as usize];
                     self.fill(n_lanes, *dst, |_| id);
@@ -291,7 +299,7 @@ impl Subgroup {
         for (from, _) in &moves.list {
             match from {
                 Slot::Reg(reg) => bits.extend((0..n_lanes).map(|l| self.regs[reg.slot(l)])),
-                Slot::Token(at) => bits.push(self.regs[*at as usize]),
+                Slot::Token(at) => bits.push(self.tokens[*at as usize]),
                 Slot::Fragment(at) => fragments.push(self.fragments[*at as usize].clone()),
             }
         }
@@ -307,7 +315,7 @@ impl Subgroup {
                 }
                 Slot::Token(at) => {
                     if let Some(value) = bits.next() {
-                        self.regs[*at as usize] = value;
+                        self.tokens[*at as usize] = value;
                     }
                 }
                 Slot::Fragment(at) => {
@@ -330,7 +338,7 @@ impl Subgroup {
                 }
             }
             (Slot::Token(from), Slot::Token(to)) => {
-                self.regs[to as usize] = self.regs[from as usize];
+                self.tokens[to as usize] = self.tokens[from as usize];
             }
             (Slot::Fragment(from), Slot::Fragment(to)) => {
                 self.fragments[to as usize] = self.fragments[from as usize].clone();
@@ -366,7 +374,7 @@ impl Subgroup {
                     for lane in 0..n {
                         let mut file =
                             [old[lane.min(lane ^ distance)], old[lane.max(lane ^ distance)], 0];
-                        let reg = |at| Reg { at, step: 0 };
+                        let reg = Reg::shared;
                         let args = [reg(0), reg(1), reg(1)];
                         lanes::map(&mut file, 1, combine, class, reg(2), args);
                         values[lane] = file[2];

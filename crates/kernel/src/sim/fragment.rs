@@ -3,10 +3,10 @@
 //! A fragment of a subgroup is held whole, row-major. Of an atom of four subgroups each holds its
 //! quarter of the rows, which is how `wgmma` spreads A and the accumulator over the warps.
 
-use super::code::{FragmentArg, Shape, Window};
 use super::error::{FaultKind, Step, trap};
 use super::exec::{Shared, Subgroup};
 use super::memory::{Kind, Who};
+use crate::flat::{FragmentArg, Shape, Window};
 use crate::kernel::{Atom, FragmentRole};
 use std::rc::Rc;
 use tilewright_ir::DType;
@@ -92,7 +92,7 @@ impl Subgroup {
 
     /// The valid rows and columns of a window, at most `rows` and `cols`.
     pub fn valid(&self, window: &Window, rows: usize, cols: usize) -> (usize, usize) {
-        let clamp = |limit: Option<super::code::Reg>, n: usize| {
+        let clamp = |limit: Option<crate::flat::Reg>, n: usize| {
             limit.map_or(n, |reg| self.index(reg).clamp(0, n as i64) as usize)
         };
         (clamp(window.rows, rows), clamp(window.cols, cols))
@@ -128,7 +128,7 @@ impl Subgroup {
                 let lane = self.holder(shared, shape, row, col);
                 let who = Who::own(&self.view, lane);
                 data[(row - first) * cols + col] = shared
-                    .position(self.rank, window.memory, element)
+                    .position(window.memory, element)
                     .and_then(|p| shared.read(&who, self.rank, window.memory, p))
                     .map_err(|t| t.locate(kernel, window.memory, element, None))?;
                 count += window.dtype.bytes();
@@ -158,7 +158,7 @@ impl Subgroup {
                 let who = Who::own(&self.view, lane);
                 let value = data[(row - first) * cols + col];
                 shared
-                    .position(self.rank, window.memory, element)
+                    .position(window.memory, element)
                     .and_then(|p| {
                         let write = (value, Kind::Plain, false);
                         shared.write(&who, self.rank, window.memory, p, write)

@@ -1,6 +1,6 @@
 //! Elementwise operations on registers.
 
-use super::code::{Class, Reg};
+use crate::flat::{Class, Reg};
 use tilewright_ir::DType;
 use tilewright_ir::interp::scalar;
 use tilewright_ir::program::MapOp;

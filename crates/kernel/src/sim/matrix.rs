@@ -1,11 +1,11 @@
 //! Matrix atoms.
 
-use super::code::{Multiply, Shape, Source, Window};
 use super::error::{FaultKind, Step, trap};
 use super::exec::{Shared, Subgroup};
 use super::fragment::{Fragment, extents, part};
 use super::lanes::fma;
 use super::memory::Who;
+use crate::flat::{Multiply, Shape, Source, Window};
 use crate::kernel::FragmentRole;
 use std::rc::Rc;
 
@@ -78,7 +78,7 @@ impl Subgroup {
         self.fragments[multiply.dst as usize] =
             Fragment { data: Rc::new(data), atom, taken: false };
         if let Some(token) = multiply.token {
-            self.regs[token as usize] = super::agents::token(super::agents::Work::Atom, atom);
+            self.tokens[token as usize] = super::agents::token(super::agents::Work::Atom, atom);
         }
         Ok(())
     }
@@ -126,7 +126,7 @@ impl Subgroup {
         for row in first..valid_rows.min(first + rows) {
             for col in 0..valid_cols {
                 let element = self.window_element(window, row, col);
-                let value = shared.position(self.rank, window.memory, element).and_then(|p| {
+                let value = shared.position(window.memory, element).and_then(|p| {
                     if asynchronous {
                         shared.read_async(&who, self.rank, window.memory, p)
                     } else {

@@ -2,8 +2,6 @@
 
 use super::clock::View;
 use super::error::{FaultKind, Step, Trap};
-use crate::kernel::{Layout, Swizzle};
-use tilewright_ir::DType;
 
 /// All lanes of a subgroup.
 pub(super) const ALL_LANES: u16 = u16::MAX;
@@ -313,50 +311,4 @@ pub(super) struct Buffer {
     pub data: Vec<f64>,
     /// One per element; none for inputs, which nobody writes.
     pub cells: Vec<Cell>,
-}
-
-/// The place in storage of a logical element of a shared buffer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Storage {
-    pub dtype: DType,
-    pub rows: u64,
-    pub cols: u64,
-    pub layout: Layout,
-}
-
-impl Storage {
-    /// Elements of storage.
-    pub fn len(&self) -> usize {
-        let pad = match self.layout {
-            Layout::Padded(pad) => u64::from(pad),
-            Layout::Plain | Layout::Swizzled(_) => 0,
-        };
-        (self.rows * (self.cols + pad)) as usize
-    }
-
-    /// Position in storage; `None` outside.
-    #[inline]
-    pub fn position(&self, element: i64) -> Option<usize> {
-        let element = u64::try_from(element).ok().filter(|&e| e < self.rows * self.cols)?;
-        Some(match self.layout {
-            Layout::Plain | Layout::Swizzled(Swizzle::None) => element,
-            Layout::Padded(pad) => element + element / self.cols * u64::from(pad),
-            Layout::Swizzled(swizzle) => {
-                let bytes = self.dtype.bytes();
-                swizzled(swizzle, element * bytes) / bytes
-            }
-        } as usize)
-    }
-}
-
-/// The XOR swizzle of byte addresses: chunks of 16 bytes are permuted in each 1024, 512 or 256
-/// bytes by the number of the 128-byte line, as bulk copies and `wgmma` do.
-pub(super) fn swizzled(swizzle: Swizzle, byte: u64) -> u64 {
-    let mask = match swizzle {
-        Swizzle::None => 0,
-        Swizzle::B32 => 1,
-        Swizzle::B64 => 3,
-        Swizzle::B128 => 7,
-    };
-    byte ^ ((byte >> 7 & mask) << 4)
 }

@@ -1,10 +1,10 @@
 //! Runs the subgroups of a cluster to their ends.
 
 use super::clock::{join, join_foreign};
-use super::code::Inst;
 use super::error::{Fault, FaultKind, SimError, Trap};
 use super::exec::{Shared, Status, Subgroup};
 use super::{Order, setup::Random};
+use crate::flat::Inst;
 use crate::kernel::{BarrierId, Scope};
 
 /// Instructions of a turn where subgroups take turns.

@@ -2,13 +2,13 @@
 
 use super::agents::Map;
 use super::clock::View;
-use super::code::{Code, compile};
 use super::error::SimError;
 use super::exec::{PrivateArray, Shared, Status, Subgroup};
 use super::fragment::Fragment;
 use super::memory::{Buffer, Cell, Reads};
 use super::sync::{Group, Syncs, mbarriers};
 use super::{Order, SimArg, SimOptions, SimReport, schedule};
+use crate::flat::{Code, flatten};
 use crate::kernel::{Arg, ArgKind, Elem, Kernel, Op, Size};
 use crate::validate::validate;
 use tilewright_ir::DType;
@@ -42,10 +42,12 @@ pub fn run(
     validate(kernel).map_err(SimError::Invalid)?;
     let numbers = check_args(kernel, args)?;
     let (extents, groups) = grid(kernel, &numbers)?;
-    let code = compile(kernel, &numbers);
+    // One file of 64-bit slots.
+    let code = flatten(kernel, |_| 0);
     let mut shared = Shared {
         kernel,
         code: &code,
+        numbers,
         lane_order: options.lanes,
         globals: Vec::new(),
         maps: Vec::new(),
@@ -280,7 +282,8 @@ fn new_subgroups(kernel: &Kernel, code: &Code) -> Vec<Subgroup> {
         .map(|thread| Subgroup {
             rank: thread / kernel.subgroups as usize,
             number: thread as u32 % kernel.subgroups,
-            regs: vec![0; code.registers],
+            regs: vec![0; code.registers[0]],
+            tokens: vec![0; code.tokens],
             fragments: vec![Fragment::default(); code.fragments],
             private: (kernel.private.iter())
                 .map(|(_, p)| {

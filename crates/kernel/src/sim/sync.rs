@@ -2,16 +2,9 @@
 
 use super::atomic::Published;
 use super::clock::Clock;
-use super::memory::{Buffer, Cell, Storage};
+use super::memory::{Buffer, Cell};
 use crate::kernel::{Kernel, MbarrierId, SharedId};
 use tilewright_ir::entity::Id;
-
-/// A shared buffer of one group.
-#[derive(Debug)]
-pub(super) struct SharedBuffer {
-    pub storage: Storage,
-    pub buffer: Buffer,
-}
 
 /// A bulk copy that hasn't landed: storage positions and values.
 #[derive(Debug)]
@@ -44,7 +37,8 @@ pub(super) struct Group {
     /// Linear number in the launch, and coordinates.
     pub linear: u64,
     pub coords: [u64; 3],
-    pub shared: Vec<SharedBuffer>,
+    /// Shared buffers, in storage order.
+    pub shared: Vec<Buffer>,
     /// All barriers of all arrays, one array after another.
     pub mbarriers: Vec<Mbarrier>,
 }
@@ -59,11 +53,8 @@ impl Group {
     pub fn new(kernel: &Kernel) -> Self {
         let shared = (kernel.shared.iter())
             .map(|(_, s)| {
-                let storage =
-                    Storage { dtype: s.dtype, rows: s.rows, cols: s.cols, layout: s.layout };
-                let n = storage.len();
-                let buffer = Buffer { data: vec![0.0; n], cells: vec![Cell::default(); n] };
-                SharedBuffer { storage, buffer }
+                let n = s.storage() as usize;
+                Buffer { data: vec![0.0; n], cells: vec![Cell::default(); n] }
             })
             .collect();
         let mbarriers = (0..mbarriers(kernel)).map(|_| Mbarrier::default()).collect();
@@ -74,7 +65,7 @@ impl Group {
     pub fn reset(&mut self, linear: u64, coords: [u64; 3]) {
         (self.linear, self.coords) = (linear, coords);
         for shared in &mut self.shared {
-            shared.buffer.cells.fill(Cell::default());
+            shared.cells.fill(Cell::default());
         }
         for mbarrier in &mut self.mbarriers {
             *mbarrier = Mbarrier::default();

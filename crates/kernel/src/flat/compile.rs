@@ -1,316 +1,7 @@
-//! A kernel as a flat list of instructions with jumps, its values placed in a register file.
+//! The flattening itself.
 
-use crate::kernel::*;
-use tilewright_ir::DType;
+use super::*;
 use tilewright_ir::entity::Id;
-use tilewright_ir::program::{MapOp, ReduceOp};
-
-/// An element value: `lanes` slots, or one slot that all lanes share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Reg {
-    pub at: u32,
-    /// 1: a slot per lane; 0: shared.
-    pub step: u32,
-}
-
-impl Reg {
-    #[inline]
-    pub fn slot(self, lane: usize) -> usize {
-        self.at as usize + lane * self.step as usize
-    }
-}
-
-/// Where a value is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Slot {
-    Reg(Reg),
-    /// A fragment.
-    Fragment(u32),
-    /// A token: a shared slot of the register file.
-    Token(u32),
-}
-
-/// How the bits of a slot are read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Class {
-    /// i64.
-    Index,
-    /// i32, held as i64.
-    I32,
-    /// 0 or 1.
-    Bool,
-    /// f64 bits of a value of the type.
-    Float(DType),
-}
-
-impl Class {
-    pub fn of(elem: Elem) -> Class {
-        match elem {
-            Elem::Index => Class::Index,
-            Elem::Data(DType::I32) => Class::I32,
-            Elem::Data(DType::Bool) => Class::Bool,
-            Elem::Data(dtype) => Class::Float(dtype),
-        }
-    }
-}
-
-/// Copies of values; all sources are read before any destination is written.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Moves {
-    pub list: Box<[(Slot, Slot)]>,
-    /// One after another gives the same: no destination is a later source.
-    pub direct: bool,
-}
-
-impl Moves {
-    fn new(list: Box<[(Slot, Slot)]>) -> Self {
-        let direct =
-            (0..list.len()).all(|i| list[i + 1..].iter().all(|(from, _)| *from != list[i].1));
-        Moves { list, direct }
-    }
-}
-
-/// A memory access by place.
-#[derive(Clone, Debug)]
-pub(super) struct At {
-    pub memory: Memory,
-    pub dtype: DType,
-    pub base: Reg,
-    pub lane_stride: i64,
-    pub index: Option<Reg>,
-    pub width: u32,
-    pub guard: Option<Test>,
-    /// One access stands for all lanes: nothing in it differs by lane.
-    pub uniform: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Test {
-    Count(Reg),
-    Mask(Reg),
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
-    pub memory: Memory,
-    pub dtype: DType,
-    pub base: Reg,
-    pub row_stride: Reg,
-    pub col_stride: Reg,
-    pub rows: Option<Reg>,
-    pub cols: Option<Reg>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Source {
-    Fragment(u32),
-    Window(Window),
-}
-
-/// The type of a fragment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Shape {
-    pub atom: Atom,
-    pub role: FragmentRole,
-    pub dtype: DType,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) enum FragmentArg {
-    Fragment(u32),
-    Element(Reg),
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Multiply {
-    pub shape: Shape,
-    pub a: Source,
-    pub b: Source,
-    pub c: u32,
-    pub depth: Option<Reg>,
-    pub dst: u32,
-    /// The token slot of an asynchronous atom.
-    pub token: Option<u32>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Loop {
-    pub index: Reg,
-    pub lo: Reg,
-    pub hi: Reg,
-    pub step: i64,
-    /// Initial to inner.
-    pub enter: Moves,
-    /// Next to inner.
-    pub again: Moves,
-    /// Inner to results.
-    pub leave: Moves,
-    /// First instruction of the body, and the one after the loop.
-    pub body: usize,
-    pub exit: usize,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Inst {
-    /// Sets a shared or lane register to one value.
-    Fill {
-        dst: Reg,
-        bits: u64,
-    },
-    GroupId {
-        dst: Reg,
-        dim: u32,
-    },
-    ClusterRank {
-        dst: Reg,
-    },
-    SubgroupId {
-        dst: Reg,
-    },
-    Lane {
-        dst: Reg,
-    },
-    Map {
-        op: MapOp,
-        class: Class,
-        dst: Reg,
-        args: [Reg; 3],
-    },
-    Fma {
-        dtype: DType,
-        dst: Reg,
-        args: [Reg; 3],
-    },
-    Cast {
-        dst: Reg,
-        to: Class,
-        src: Reg,
-        from: Class,
-    },
-    Load {
-        at: Box<At>,
-        dst: Box<[Reg]>,
-        fill: f64,
-    },
-    Store {
-        at: Box<At>,
-        src: Box<[Reg]>,
-    },
-    Atomic {
-        at: Box<At>,
-        op: Option<ReduceOp>,
-        value: Reg,
-        dst: Reg,
-        order: Order,
-        scope: Scope,
-    },
-    Collective {
-        op: Collective,
-        class: Class,
-        dst: Reg,
-        src: Reg,
-    },
-    Barrier(BarrierId),
-    ProxyFence,
-    LoopEnter(Box<Loop>),
-    LoopAgain(Box<Loop>),
-    /// Jumps to `otherwise` where the shared condition is false.
-    Branch {
-        cond: Reg,
-        otherwise: usize,
-    },
-    Jump(usize),
-    Move(Moves),
-    /// Splits the lanes; jumps to `otherwise` where no lane holds the condition.
-    Split {
-        cond: Reg,
-        otherwise: usize,
-    },
-    /// The other lanes take over; jumps to `exit` where there are none.
-    Other {
-        exit: usize,
-    },
-    /// All lanes of before the split.
-    Rejoin,
-    /// Jumps to `exit` in subgroups outside `first .. first + count`.
-    Role {
-        first: u32,
-        count: u32,
-        exit: usize,
-    },
-    FragmentFill {
-        dst: u32,
-        shape: Shape,
-        value: f64,
-    },
-    FragmentLoad {
-        dst: u32,
-        shape: Shape,
-        window: Window,
-    },
-    FragmentStore {
-        src: u32,
-        shape: Shape,
-        window: Window,
-    },
-    FragmentMap {
-        op: MapOp,
-        dst: u32,
-        shape: Shape,
-        args: Box<[FragmentArg]>,
-    },
-    FragmentCast {
-        dst: u32,
-        src: u32,
-        dtype: DType,
-    },
-    Multiply(Box<Multiply>),
-    CopyAsync {
-        to: Box<At>,
-        from: Box<At>,
-        token: u32,
-    },
-    CopyTensor(Box<TensorCopy>),
-    MbarrierInit {
-        mbarrier: MbarrierId,
-        stage: Reg,
-    },
-    MbarrierArrive {
-        mbarrier: MbarrierId,
-        stage: Reg,
-        expect: Option<Reg>,
-    },
-    MbarrierWait {
-        mbarrier: MbarrierId,
-        stage: Reg,
-        parity: Reg,
-    },
-    Wait {
-        tokens: Box<[u32]>,
-        pending: u32,
-    },
-    End,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct TensorCopy {
-    pub map: ArgId,
-    pub coords: Box<[Reg]>,
-    pub to: SharedId,
-    pub offset: Reg,
-    pub mbarrier: MbarrierId,
-    pub stage: Reg,
-}
-
-/// The program of every subgroup.
-#[derive(Debug)]
-pub(super) struct Code {
-    pub insts: Vec<Inst>,
-    /// The statement of each instruction.
-    pub statements: Vec<u32>,
-    pub registers: usize,
-    pub fragments: usize,
-}
 
 struct Compiler<'a> {
     kernel: &'a Kernel,
@@ -319,25 +10,31 @@ struct Compiler<'a> {
     statement: u32,
 }
 
-/// Compiles a valid kernel. `numbers` are the bits of the number arguments.
-pub(super) fn compile(kernel: &Kernel, numbers: &[u64]) -> Code {
-    let mut registers = 0u32;
-    let mut fragments = 0u32;
+/// Flattens a valid kernel. `file` says in which register file the values of a class live; its
+/// numbers start at 0 and are small.
+pub fn flatten(kernel: &Kernel, file: impl Fn(Class) -> u16) -> Code {
+    let mut registers: Vec<usize> = vec![0];
+    let (mut fragments, mut tokens) = (0u32, 0u32);
     let slots = (kernel.values.iter())
         .map(|(_, value)| match value.ty {
-            Type::Elem(_) => {
-                let step = u32::from(value.scope == Scope::Lane);
-                let at = registers;
-                registers += if step == 1 { kernel.lanes } else { 1 };
-                Slot::Reg(Reg { at, step })
+            Type::Elem(elem) => {
+                let step = u16::from(value.scope == Scope::Lane);
+                let file = file(Class::of(elem));
+                if usize::from(file) >= registers.len() {
+                    registers.resize(usize::from(file) + 1, 0);
+                }
+                let size = &mut registers[usize::from(file)];
+                let at = *size as u32;
+                *size += if step == 1 { kernel.lanes as usize } else { 1 };
+                Slot::Reg(Reg { at, step, file })
             }
             Type::Fragment { .. } => {
                 fragments += 1;
                 Slot::Fragment(fragments - 1)
             }
             Type::Token => {
-                registers += 1;
-                Slot::Token(registers - 1)
+                tokens += 1;
+                Slot::Token(tokens - 1)
             }
         })
         .collect();
@@ -347,12 +44,13 @@ pub(super) fn compile(kernel: &Kernel, numbers: &[u64]) -> Code {
         code: Code {
             insts: Vec::new(),
             statements: Vec::new(),
-            registers: registers as usize,
+            registers,
             fragments: fragments as usize,
+            tokens: tokens as usize,
         },
         statement: 0,
     };
-    compiler.block(&kernel.body, numbers);
+    compiler.block(&kernel.body);
     compiler.push(Inst::End);
     compiler.code
 }
@@ -372,7 +70,7 @@ impl Compiler<'_> {
         match self.slots[id.index()] {
             Slot::Reg(reg) => reg,
             // Only in a kernel that the validator rejects.
-            Slot::Fragment(_) | Slot::Token(_) => Reg { at: 0, step: 0 },
+            Slot::Fragment(_) | Slot::Token(_) => Reg::default(),
         }
     }
 
@@ -468,10 +166,10 @@ impl Compiler<'_> {
         Moves::new(pairs.map(|(a, b)| (self.slots[a.index()], self.slots[b.index()])).collect())
     }
 
-    fn block(&mut self, block: &Block, numbers: &[u64]) {
+    fn block(&mut self, block: &Block) {
         for stmt in &block.stmts {
             let statement = self.statement;
-            self.stmt(stmt, numbers);
+            self.stmt(stmt);
             // Statements of inner blocks have taken the numbers after this one.
             if self.statement == statement {
                 self.statement += 1;
@@ -479,7 +177,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn stmt(&mut self, stmt: &Stmt, numbers: &[u64]) {
+    fn stmt(&mut self, stmt: &Stmt) {
         let number = self.statement;
         match &stmt.op {
             Op::For { index, lo, hi, step, carries, body, .. } => {
@@ -499,7 +197,7 @@ impl Compiler<'_> {
                 let enter = self.push(Inst::Jump(0));
                 l.body = self.here();
                 self.statement += 1;
-                self.block(body, numbers);
+                self.block(body);
                 let after = std::mem::replace(&mut self.statement, number);
                 l.exit = self.here() + 1;
                 self.push(Inst::LoopAgain(Box::new(l.clone())));
@@ -513,13 +211,13 @@ impl Compiler<'_> {
                 let else_moves = self.moves(else_values.iter().copied().zip(results));
                 let split = self.push(Inst::Jump(0));
                 self.statement += 1;
-                self.block(then, numbers);
+                self.block(then);
                 let after_then = std::mem::replace(&mut self.statement, number);
                 self.push(Inst::Move(then_moves));
                 let middle = self.push(Inst::Jump(0));
                 self.statement = after_then;
                 let start = self.here();
-                self.block(otherwise, numbers);
+                self.block(otherwise);
                 let after = std::mem::replace(&mut self.statement, number);
                 self.push(Inst::Move(else_moves));
                 let exit = self.here();
@@ -538,32 +236,33 @@ impl Compiler<'_> {
                 let (first, count) = (role.first, role.count);
                 let enter = self.push(Inst::Jump(0));
                 self.statement += 1;
-                self.block(body, numbers);
+                self.block(body);
                 self.code.insts[enter] = Inst::Role { first, count, exit: self.here() };
             }
             _ => {
-                let inst = self.simple(stmt, numbers);
+                let inst = self.simple(stmt);
                 self.push(inst);
             }
         }
     }
 
     /// An operation without blocks.
-    fn simple(&self, stmt: &Stmt, numbers: &[u64]) -> Inst {
+    fn simple(&self, stmt: &Stmt) -> Inst {
         let result = stmt.results.first().copied();
-        let dst = result.map_or(Reg { at: 0, step: 0 }, |r| self.reg(r));
+        let dst = result.map_or(Reg::default(), |r| self.reg(r));
+        let class = result.map_or(Class::Index, |r| self.class(r));
         let fragment = result.map_or(0, |r| self.fragment(r));
         let args3 = |args: &[ValueId]| {
-            let mut regs = [Reg { at: 0, step: 0 }; 3];
+            let mut regs = [Reg::default(); 3];
             for (reg, &arg) in regs.iter_mut().zip(args) {
                 *reg = self.reg(arg);
             }
             regs
         };
         match &stmt.op {
-            Op::Const(Literal::Int(n)) => Inst::Fill { dst, bits: *n as u64 },
-            Op::Const(Literal::Float(x)) => Inst::Fill { dst, bits: x.to_bits() },
-            Op::Arg(id) => Inst::Fill { dst, bits: numbers[id.index()] },
+            Op::Const(Literal::Int(n)) => Inst::Fill { dst, class, bits: *n as u64 },
+            Op::Const(Literal::Float(x)) => Inst::Fill { dst, class, bits: x.to_bits() },
+            Op::Arg(id) => Inst::Arg { dst, class, arg: *id },
             Op::GroupId(dim) => Inst::GroupId { dst, dim: *dim },
             Op::ClusterRank => Inst::ClusterRank { dst },
             Op::SubgroupId => Inst::SubgroupId { dst },
@@ -638,7 +337,7 @@ impl Compiler<'_> {
                     .map(|&a| match self.slots[a.index()] {
                         Slot::Fragment(at) => FragmentArg::Fragment(at),
                         Slot::Reg(reg) => FragmentArg::Element(reg),
-                        Slot::Token(at) => FragmentArg::Element(Reg { at, step: 0 }),
+                        Slot::Token(at) => FragmentArg::Element(Reg::shared(at)),
                     })
                     .collect(),
             },
