@@ -1,0 +1,1 @@
+//! The libraries that Tilewright is compared with.

@@ -1,0 +1,19 @@
+//! Studies: search, freeze, replay, and the record from which everything can be derived again.
+//!
+//! The record's format is described in `docs/formats/record.md`.
+
+pub mod canonical;
+pub mod case;
+pub mod error;
+pub mod export;
+pub mod import;
+pub mod ledger;
+pub mod meter;
+pub mod order;
+pub mod protocol;
+pub mod spec;
+pub mod stats;
+pub mod store;
+pub mod subject;
+
+pub use error::StudyError;

@@ -1,0 +1,495 @@
+//! The study file: what to measure, how, and what counts as success.
+//!
+//! ```toml
+//! name = "rows"
+//! device = "cpu"
+//! threads = 2
+//!
+//! [[family]]
+//! ops = ["softmax", "rmsnorm"]
+//! training = ["23x769", "128x2048"]
+//! holdout = ["37x1537", "256x3072"]
+//!
+//! [search]
+//! rounds = 3
+//!
+//! [acceptance]
+//! regret_mean = 0.03
+//! ```
+
+use crate::canonical::sha256;
+use crate::case::{Case, CaseFamily, CaseSet};
+use crate::error::StudyError;
+use crate::protocol::{Buffers, Protocol};
+use crate::stats::VerdictRule;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Largest study file.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// What selects the winner of a search.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// End-to-end batches.
+    #[default]
+    Batch,
+    /// Batches of one call.
+    Single,
+    /// The device's own clock.
+    Device,
+    /// The policy's score; times are recorded and don't matter.
+    Model,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    #[serde(default = "cpu")]
+    device: String,
+    isa: Option<String>,
+    #[serde(default = "one")]
+    threads: u32,
+    #[serde(default)]
+    family: Vec<FamilyFile>,
+    #[serde(default)]
+    space: Space,
+    #[serde(default)]
+    search: SearchFile,
+    #[serde(default)]
+    replay: ReplayFile,
+    #[serde(default)]
+    controls: Vec<String>,
+    #[serde(default)]
+    acceptance: Acceptance,
+    #[serde(default)]
+    quick: Quick,
+}
+
+fn cpu() -> String {
+    "cpu".to_string()
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FamilyFile {
+    ops: Vec<String>,
+    #[serde(default = "f32")]
+    dtype: String,
+    trans: Option<String>,
+    #[serde(default)]
+    epilogue: Vec<String>,
+    training: Vec<String>,
+    #[serde(default)]
+    holdout: Vec<String>,
+}
+
+fn f32() -> String {
+    "f32".to_string()
+}
+
+/// The part of the candidate space that is searched. What isn't stated is the target's default.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Space {
+    /// Unroll factors of rows.
+    pub unroll: Option<Vec<u32>>,
+    /// Widths of a group.
+    pub threads: Option<Vec<u32>>,
+    /// Vector widths of rows.
+    pub vector: Option<Vec<u32>>,
+    /// Programs per group.
+    pub pack: Option<Vec<u32>>,
+    /// Blocks of products on GPUs.
+    pub blocks: Option<Vec<[u64; 3]>>,
+    /// Most candidates that are measured in a case, spread evenly over the space; all legal ones
+    /// if `None`.
+    pub cap: Option<usize>,
+    /// Measure only the incumbent policy's first candidates, as many as this.
+    pub top: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct SearchFile {
+    rounds: usize,
+    samples: usize,
+    single_samples: usize,
+    sample_ms: f64,
+    warmup_ms: f64,
+    deadline_ms: u64,
+    metric: Metric,
+    shortlist: usize,
+    rotate: usize,
+}
+
+impl Default for SearchFile {
+    fn default() -> Self {
+        SearchFile {
+            rounds: 3,
+            samples: 3,
+            single_samples: 0,
+            sample_ms: 5.0,
+            warmup_ms: 5.0,
+            deadline_ms: 20_000,
+            metric: Metric::Batch,
+            shortlist: 8,
+            rotate: 1,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ReplayFile {
+    rounds: usize,
+    samples: usize,
+    single_samples: usize,
+    sample_ms: f64,
+    warmup_ms: f64,
+    deadline_ms: u64,
+    interleaved: bool,
+}
+
+impl Default for ReplayFile {
+    fn default() -> Self {
+        ReplayFile {
+            rounds: 14,
+            samples: 9,
+            single_samples: 9,
+            sample_ms: 10.0,
+            warmup_ms: 20.0,
+            deadline_ms: 30_000,
+            interleaved: true,
+        }
+    }
+}
+
+/// What `--quick` changes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Quick {
+    training: usize,
+    holdout: usize,
+    ops: usize,
+    cap: usize,
+    samples: usize,
+    sample_ms: f64,
+    warmup_ms: f64,
+}
+
+impl Default for Quick {
+    fn default() -> Self {
+        Quick {
+            training: 5,
+            holdout: 2,
+            ops: 1,
+            cap: 24,
+            samples: 3,
+            sample_ms: 1.0,
+            warmup_ms: 1.0,
+        }
+    }
+}
+
+/// Limits that the results must keep. A rule that isn't stated isn't applied.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Acceptance {
+    /// Mean regret of the challenger over hold-out cases, at most.
+    pub regret_mean: Option<f64>,
+    /// Largest regret of the challenger, at most.
+    pub regret_max: Option<f64>,
+    /// Share of hold-out labels inside their interval, at least.
+    pub coverage: Option<f64>,
+    /// Median half-width of the intervals relative to the prediction, at most.
+    pub half_width: Option<f64>,
+    /// Share of hold-out cases in which the model abstains, at most.
+    pub abstention: Option<f64>,
+    /// Accepted challengers that lose beyond the floor, at most.
+    pub guard_losers: Option<f64>,
+    /// Share of wins beyond the floor that the guard accepts, at least.
+    pub wins_kept: Option<f64>,
+    /// Candidates measured in every training case, at least.
+    pub candidates: Option<f64>,
+    /// Smallest over training cases of the median label over the best label, at least.
+    pub median_over_best: Option<f64>,
+}
+
+impl Acceptance {
+    /// The stated rules: name, limit, whether the limit is the largest allowed value.
+    pub fn rules(&self) -> Vec<(&'static str, f64, bool)> {
+        [
+            ("regret_mean", self.regret_mean, true),
+            ("regret_max", self.regret_max, true),
+            ("coverage", self.coverage, false),
+            ("half_width", self.half_width, true),
+            ("abstention", self.abstention, true),
+            ("guard_losers", self.guard_losers, true),
+            ("wins_kept", self.wins_kept, false),
+            ("candidates", self.candidates, false),
+            ("median_over_best", self.median_over_best, false),
+        ]
+        .into_iter()
+        .filter_map(|(name, limit, largest)| limit.map(|l| (name, l, largest)))
+        .collect()
+    }
+}
+
+/// A study, checked.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Study {
+    /// Its name.
+    pub name: String,
+    /// The text of its file.
+    pub text: String,
+    /// Whether `--quick` was asked for.
+    pub quick: bool,
+    /// Device: `cpu`, `cuda:0`, …
+    pub device: String,
+    /// Forced instruction set of a CPU.
+    pub isa: Option<String>,
+    /// Most threads of a launch.
+    pub threads: u32,
+    /// Training cases, then hold-out cases.
+    pub cases: Vec<Case>,
+    /// Searched space.
+    pub space: Space,
+    /// Protocol of searches.
+    pub search: Protocol,
+    /// What selects a search's winner.
+    pub metric: Metric,
+    /// Largest shortlist.
+    pub shortlist: usize,
+    /// Protocol of replays.
+    pub replay: Protocol,
+    /// Controls by name.
+    pub controls: Vec<String>,
+    /// Acceptance rules.
+    pub acceptance: Acceptance,
+    /// When a verdict is given.
+    pub verdict: VerdictRule,
+}
+
+impl Study {
+    /// Reads a study file.
+    ///
+    /// # Errors
+    /// It can't be read; a fault of its text, with line and column where TOML gives them.
+    pub fn read(path: &Path, quick: bool) -> Result<Self, StudyError> {
+        let size = std::fs::metadata(path).map_err(|e| StudyError::io("read", path, e))?.len();
+        let name = path.file_name().map_or_else(String::new, |n| n.to_string_lossy().to_string());
+        if size > MAX_BYTES {
+            let message = format!("{size} bytes, a study file has at most {MAX_BYTES}");
+            return Err(StudyError::File { file: name, message });
+        }
+        let text = std::fs::read_to_string(path).map_err(|e| StudyError::io("read", path, e))?;
+        Study::parse(&text, quick).map_err(|message| StudyError::File { file: name, message })
+    }
+
+    /// Parses the text of a study file.
+    ///
+    /// # Errors
+    /// What is wrong, with its place.
+    pub fn parse(text: &str, quick: bool) -> Result<Self, String> {
+        let file: File = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_string())?;
+        let sane = !file.name.is_empty()
+            && file.name.len() <= 80
+            && file.name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+        if !sane {
+            return Err("`name` must be 1 to 80 of a-z A-Z 0-9 - _ .".to_string());
+        }
+        if file.threads == 0 {
+            return Err("`threads` must be at least 1".to_string());
+        }
+        let cases = cases(&file, quick)?;
+        let (s, r, q) = (&file.search, &file.replay, &file.quick);
+        let ms = |name: &str, value: f64| -> Result<u64, String> {
+            if (0.0..=600_000.0).contains(&value) {
+                Ok((value * 1e6) as u64)
+            } else {
+                Err(format!("`{name}` must be 0 to 600000 milliseconds, not {value}"))
+            }
+        };
+        let counts = [
+            ("search.rounds", s.rounds, 1, 100),
+            ("search.samples", s.samples, 1, 1000),
+            ("search.single_samples", s.single_samples, 0, 1000),
+            ("search.shortlist", s.shortlist, 1, 10_000),
+            ("search.rotate", s.rotate, 1, 1000),
+            ("replay.rounds", r.rounds, 1, 1000),
+            ("replay.samples", r.samples, 1, 1000),
+            ("replay.single_samples", r.single_samples, 0, 1000),
+        ];
+        for (name, value, least, most) in counts {
+            if !(least..=most).contains(&value) {
+                return Err(format!("`{name}` must be {least} to {most}, not {value}"));
+            }
+        }
+        if s.metric == Metric::Single && s.single_samples == 0 {
+            return Err("metric `single` needs `search.single_samples`".to_string());
+        }
+        let buffers = if s.rotate > 1 { Buffers::Rotated } else { Buffers::Warm };
+        let mut search = Protocol {
+            warmup_ns: ms("search.warmup_ms", s.warmup_ms)?,
+            sample_ns: ms("search.sample_ms", s.sample_ms)?,
+            samples: s.samples,
+            single_samples: s.single_samples,
+            rounds: s.rounds,
+            deadline_ms: s.deadline_ms,
+            buffers,
+            sets: s.rotate,
+            interleaved: false,
+        };
+        let mut replay = Protocol {
+            warmup_ns: ms("replay.warmup_ms", r.warmup_ms)?,
+            sample_ns: ms("replay.sample_ms", r.sample_ms)?,
+            samples: r.samples,
+            single_samples: r.single_samples,
+            rounds: r.rounds,
+            deadline_ms: r.deadline_ms,
+            buffers,
+            sets: s.rotate,
+            interleaved: r.interleaved,
+        };
+        let mut space = file.space.clone();
+        if quick {
+            for protocol in [&mut search, &mut replay] {
+                protocol.warmup_ns = protocol.warmup_ns.min(ms("quick.warmup_ms", q.warmup_ms)?);
+                protocol.sample_ns = protocol.sample_ns.min(ms("quick.sample_ms", q.sample_ms)?);
+                protocol.samples = protocol.samples.min(q.samples.max(1));
+                protocol.single_samples = protocol.single_samples.min(q.samples);
+            }
+            space.cap = Some(space.cap.map_or(q.cap, |c| c.min(q.cap)).max(1));
+        }
+        let controls: BTreeSet<&String> = file.controls.iter().collect();
+        if controls.len() != file.controls.len() {
+            return Err("a control is listed twice".to_string());
+        }
+        Ok(Study {
+            name: file.name,
+            text: text.to_string(),
+            quick,
+            device: file.device,
+            isa: file.isa,
+            threads: file.threads,
+            cases,
+            space,
+            search,
+            metric: s.metric,
+            shortlist: s.shortlist,
+            replay,
+            controls: file.controls,
+            acceptance: file.acceptance,
+            verdict: VerdictRule::default(),
+        })
+    }
+
+    /// Hash of the file as it is kept in a record.
+    pub fn hash(&self) -> String {
+        sha256(self.text.as_bytes())
+    }
+
+    /// Cases of a set, in order.
+    pub fn set(&self, set: CaseSet) -> impl Iterator<Item = &Case> {
+        self.cases.iter().filter(move |c| c.set == set)
+    }
+}
+
+fn cases(file: &File, quick: bool) -> Result<Vec<Case>, String> {
+    if file.family.is_empty() {
+        return Err("there is no [[family]]".to_string());
+    }
+    let mut cases: Vec<Case> = Vec::new();
+    for set in [CaseSet::Training, CaseSet::Holdout] {
+        let mut ordinal = 0;
+        for family in &file.family {
+            let (shapes, limit) = match set {
+                CaseSet::Training => (&family.training, file.quick.training),
+                CaseSet::Holdout => (&family.holdout, file.quick.holdout),
+            };
+            let ops = if quick { file.quick.ops.max(1) } else { usize::MAX };
+            let limit = if quick { limit.max(1) } else { usize::MAX };
+            for shape in shapes.iter().take(limit) {
+                for op in family.ops.iter().take(ops) {
+                    let mut case = Case::new(op, &family.dtype, shape, set, file.threads)?;
+                    case.set_options(family.trans.as_deref(), &family.epilogue)?;
+                    case.ordinal = ordinal;
+                    ordinal += 1;
+                    cases.push(case);
+                }
+            }
+        }
+    }
+    let mut trained: BTreeMap<CaseFamily, BTreeSet<&[u64]>> = BTreeMap::new();
+    for case in cases.iter().filter(|c| c.set == CaseSet::Training) {
+        trained.entry(case.family).or_default().insert(&case.shape);
+    }
+    let spilled = |case: &&Case| {
+        case.set == CaseSet::Holdout
+            && trained.get(&case.family).is_some_and(|s| s.contains(&case.shape[..]))
+    };
+    if let Some(both) = cases.iter().find(spilled) {
+        return Err(format!("the shape of hold-out case {} is a training shape, too", both.id));
+    }
+    let mut ids = BTreeSet::new();
+    if let Some(twice) = cases.iter().find(|c| !ids.insert(&c.id)) {
+        return Err(format!("case {} occurs twice", twice.id));
+    }
+    Ok(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "name = \"t\"\nthreads = 2\n[[family]]\nops = [\"softmax\", \"rmsnorm\"]\n\
+        training = [\"3x7\", \"4x8\"]\nholdout = [\"5x9\"]\n[[family]]\nops = [\"gemm\"]\n\
+        training = [\"3x7x2\"]\nholdout = [\"8x8x8\"]\n[acceptance]\nregret_mean = 0.03\n";
+
+    #[test]
+    fn a_study_has_its_cases_in_order() {
+        let study = Study::parse(TEXT, false).unwrap();
+        let ids: Vec<&str> = study.cases.iter().map(|c| c.id.as_str()).collect();
+        let expected = [
+            "softmax-f32-3x7",
+            "rmsnorm-f32-3x7",
+            "softmax-f32-4x8",
+            "rmsnorm-f32-4x8",
+            "gemm-f32-3x7x2",
+            "softmax-f32-5x9",
+            "rmsnorm-f32-5x9",
+            "gemm-f32-8x8x8",
+        ];
+        assert_eq!(ids, expected);
+        assert_eq!(study.cases[7].ordinal, 2);
+        assert_eq!(study.acceptance.rules(), [("regret_mean", 0.03, true)]);
+        assert_eq!(study.hash(), sha256(TEXT.as_bytes()));
+        assert!(Study::parse(TEXT, true).unwrap().cases.len() < study.cases.len());
+    }
+
+    #[test]
+    fn faults_are_named_with_their_place() {
+        let fault = |from: &str, to: &str| {
+            assert!(TEXT.contains(from));
+            Study::parse(&TEXT.replacen(from, to, 1), false).unwrap_err()
+        };
+        let error = fault("threads = 2", "treads = 2");
+        assert!(error.contains("line 2") && error.contains("treads"), "{error}");
+        assert!(fault("\"3x7\"", "\"3y7\"").contains("3y7"));
+        assert!(fault("\"softmax\"", "\"softmix\"").contains("softmix"));
+        assert!(fault("\"5x9\"", "\"3x7\"").contains("training shape"));
+        assert!(fault("\"4x8\"", "\"3x7\"").contains("twice"));
+        assert!(fault("name = \"t\"", "name = \"../t\"").contains("name"));
+        assert!(fault("threads = 2", "threads = 0").contains("threads"));
+        assert!(fault("[acceptance]", "[search]\nrounds = 0\n[acceptance]").contains("rounds"));
+        assert!(Study::parse("name = \"t\"", false).unwrap_err().contains("family"));
+    }
+}
