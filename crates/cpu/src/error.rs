@@ -22,6 +22,16 @@ pub enum CpuError {
         /// Most.
         most: usize,
     },
+    /// The portable path stopped.
+    #[error("kernel `{kernel}`, statement {statement}: {detail}")]
+    Run {
+        /// Name of the kernel.
+        kernel: String,
+        /// Number of the statement in the order of the text, from 0.
+        statement: u32,
+        /// What is wrong.
+        detail: String,
+    },
     /// The encoder refused an instruction.
     #[error("encoding: {0}")]
     Encode(#[from] iced_x86::IcedError),

@@ -10,6 +10,7 @@ pub mod host;
 #[cfg(target_arch = "x86_64")]
 pub mod listing;
 pub mod pool;
+pub mod portable;
 pub mod program;
 pub mod roofline;
 pub mod scratch;

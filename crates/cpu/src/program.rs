@@ -1,5 +1,7 @@
 //! One kernel ready to run: machine code, or the portable path.
 
+use std::sync::Mutex;
+
 use tilewright_kernel::kernel::Kernel;
 use tilewright_plan::mapping::CpuIsa;
 use tilewright_runtime::{ArgValue, ResourceReport};
@@ -10,6 +12,7 @@ use crate::error::CpuError;
 #[cfg(target_arch = "x86_64")]
 use crate::exec::ExecutableCode;
 use crate::pool::Pool;
+use crate::portable::Portable;
 
 /// A kernel in a form that runs.
 #[derive(Debug)]
@@ -22,13 +25,15 @@ pub enum Program {
         /// The code in executable memory.
         memory: ExecutableCode,
     },
+    /// The portable path.
+    Portable(Box<Portable>),
 }
 
 impl Program {
     /// Compiles a kernel.
     ///
     /// # Errors
-    /// As [`codegen::compile`] and [`ExecutableCode::new`].
+    /// As `codegen::compile`, `ExecutableCode::new` and [`Portable::new`].
     pub fn new(
         kernel: &Kernel,
         isa: CpuIsa,
@@ -44,14 +49,15 @@ impl Program {
             }
             return Ok(Program::Native { code: Box::new(code), memory });
         }
-        let _ = (kernel, isa, streaming_stores, perf_map);
-        Err(CpuError::unsupported("the portable instruction set"))
+        let _ = (isa, streaming_stores, perf_map);
+        Ok(Program::Portable(Box::new(Portable::new(kernel)?)))
     }
 
     /// Runs the groups `0 .. groups` on at most `threads` threads of the pool.
     ///
     /// # Errors
-    /// [`CpuError::System`] where scratch memory can't be had.
+    /// [`CpuError::System`] where scratch memory can't be had; [`CpuError::Run`] where the
+    /// portable path stops.
     ///
     /// # Safety
     /// `words` are the argument words of this kernel, and the buffers among them are as
@@ -65,7 +71,7 @@ impl Program {
         words: &[u64],
         args: &[ArgValue],
     ) -> Result<(), CpuError> {
-        let _ = (kernel, args);
+        let _ = kernel;
         match self {
             #[cfg(target_arch = "x86_64")]
             Program::Native { code, memory } => {
@@ -78,6 +84,27 @@ impl Program {
                     unsafe { entry(table as *const u64, first, end, scratch) }
                 })
             }
+            Program::Portable(portable) => {
+                let (table, len) = (args.as_ptr() as usize, args.len());
+                let stopped = Mutex::new(None);
+                pool.run(groups, threads, 0, &|first, end, _| {
+                    // SAFETY: `args` outlives the run; pointers in it are the caller's buffers,
+                    // and distinct groups touch distinct elements, as the caller vouches.
+                    let result = unsafe {
+                        let args = std::slice::from_raw_parts(table as *const ArgValue, len);
+                        portable.run_groups(args, first..end)
+                    };
+                    if let Err(error) = result
+                        && let Ok(mut stopped) = stopped.lock()
+                    {
+                        stopped.get_or_insert(error);
+                    }
+                })?;
+                match stopped.into_inner() {
+                    Ok(Some(error)) => Err(error),
+                    _ => Ok(()),
+                }
+            }
         }
     }
 
@@ -86,6 +113,7 @@ impl Program {
         match self {
             #[cfg(target_arch = "x86_64")]
             Program::Native { code, .. } => crate::listing::disassemble(kernel, code),
+            Program::Portable(_) => kernel.to_string(),
         }
     }
 
@@ -98,6 +126,7 @@ impl Program {
                 scratch_bytes: code.scratch_bytes,
                 spills: code.blob.spills.iter().map(|n| u64::from(*n)).sum(),
             },
+            Program::Portable(_) => ResourceReport::default(),
         }
     }
 }
