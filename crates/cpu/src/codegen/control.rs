@@ -331,15 +331,26 @@ impl Select<'_> {
             current = next;
         }
         self.hand_over(&carried, &current, &registers)?;
-        self.add_constant(counter, step * copies);
         self.carried.truncate(outer_carried);
         let scope = self.pop_scope()?;
         let outer = self.level();
         registers.iter().for_each(|v| self.levels[v.0 as usize] = outer);
 
+        // Where only a multiple of the counter is used, that multiple counts the trips too.
+        let control = match (lo.known(), hi.known()) {
+            (Some(_), Some(end)) if runs && !mentions_register(&scope.items, counter) => scope
+                .derived
+                .iter()
+                .filter(|d| d.factor > 0)
+                .find_map(|d| Some((d.v, i32::try_from(end.checked_mul(d.factor)?).ok()?))),
+            _ => None,
+        };
+
         // What stands before the loop: the counter, its multiples and the initial states.
-        let start = self.in_register(lo);
-        self.emit(Item::Move { to: counter, from: start });
+        if control.is_none() {
+            let start = self.in_register(lo);
+            self.emit(Item::Move { to: counter, from: start });
+        }
         for derived in &scope.derived {
             let start = self.in_register(&lo.times(derived.factor));
             self.emit(Item::Move { to: derived.v, from: start });
@@ -347,13 +358,14 @@ impl Select<'_> {
         for (to, from) in carried.iter().zip(&states) {
             self.move_val(to, from)?;
         }
-        let end = match hi.known().map(i32::try_from) {
-            Some(Ok(n)) => Operand::Imm(i64::from(n)),
+        let end = match (control, hi.known().map(i32::try_from)) {
+            (Some((_, end)), _) | (None, Some(Ok(end))) => Operand::Imm(i64::from(end)),
             _ => r(self.in_register(hi), W::R64),
         };
+        let counts = control.map_or(counter, |c| c.0);
         let compare = match end {
-            Operand::Imm(_) => inst(Code::Cmp_rm64_imm32, &[r(counter, W::R64), end]),
-            _ => inst(Code::Cmp_r64_rm64, &[r(counter, W::R64), end]),
+            Operand::Imm(_) => inst(Code::Cmp_rm64_imm32, &[r(counts, W::R64), end]),
+            _ => inst(Code::Cmp_r64_rm64, &[r(counts, W::R64), end]),
         };
         if !runs {
             self.emit(compare.clone());
@@ -362,8 +374,17 @@ impl Select<'_> {
         self.emit(Item::LoopStart);
         self.emit(Item::Label(top));
         self.scopes[outer as usize].items.extend(scope.items);
+        if control.is_none() {
+            self.add_constant(counter, step * copies);
+        }
         for derived in &scope.derived {
-            self.add_constant(derived.v, derived.factor.wrapping_mul(step * copies));
+            if Some(derived.v) != control.map(|c| c.0) {
+                self.add_constant(derived.v, derived.factor.wrapping_mul(step * copies));
+            }
+        }
+        if let Some((v, _)) = control {
+            let factor = scope.derived.iter().find(|d| d.v == v).map_or(1, |d| d.factor);
+            self.add_constant(v, factor.wrapping_mul(step * copies));
         }
         self.emit(compare);
         self.emit(Item::Branch(Cc::Lt, top));
@@ -581,6 +602,15 @@ fn may_redirect(parts: &Loop<'_>, carry: &Carry, copies: i64) -> bool {
         .count();
     let rest = &parts.body.stmts[at + 1..];
     simple && shared == 1 && (copies > 1 || !rest.iter().any(|s| mentions(s, carry.inner)))
+}
+
+/// Whether any item reads or writes a register.
+fn mentions_register(items: &[Item], v: V) -> bool {
+    let mut found = false;
+    for item in items {
+        super::alloc::each_reg(item, &mut |x, _| found |= x == v);
+    }
+    found
 }
 
 /// Whether a statement, nested blocks included, reads a value.

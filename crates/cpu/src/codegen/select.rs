@@ -401,8 +401,9 @@ impl<'k> Select<'k> {
         let mut val = val;
         if let Some(wanted) = self.wanted.get(&value).cloned() {
             if let (Val::Data(to), Val::Data(from)) = (&wanted, &val) {
+                let to_count = to.parts.len();
                 for (n, to) in to.parts.iter().enumerate() {
-                    self.redirect(from.part(n), *to, from.uniform && n > 0);
+                    self.redirect(from.part(n), *to, from.uniform && to_count > 1);
                 }
                 val = wanted;
             }

@@ -177,11 +177,11 @@ pub fn single(name: &str, lanes: u32) -> KernelBuilder {
 }
 
 pub fn input(b: &mut KernelBuilder, name: &str, dtype: DType) -> Memory {
-    Memory::Global(b.buffer(name, dtype, Access::In, 4.max(dtype.bytes()), ArgSource::Free))
+    Memory::Global(b.buffer(name, dtype, Access::In, 64, ArgSource::Free))
 }
 
 pub fn output(b: &mut KernelBuilder, name: &str, dtype: DType) -> Memory {
-    Memory::Global(b.buffer(name, dtype, Access::Out, 4.max(dtype.bytes()), ArgSource::Free))
+    Memory::Global(b.buffer(name, dtype, Access::Out, 64, ArgSource::Free))
 }
 
 /// Equal, NaN equal to NaN.

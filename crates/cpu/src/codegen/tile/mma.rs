@@ -17,6 +17,14 @@ use crate::error::CpuError;
 /// Rank-1 updates per trip of the K loop.
 const UNROLL: u32 = 4;
 
+/// The same where rows of B are a page or more apart and few enough to stay in the second level:
+/// each load instruction then steps from row to row in strides that the first level's prefetcher
+/// follows (267 against 232 GFLOP/s for 256x1024x128 on Zen 5). For long K, B comes from memory,
+/// and more rows at once are better (108 against 87 GFLOP/s for 8x4096x4096).
+const UNROLL_PAGED: u32 = 2;
+const PAGE: i64 = 4096;
+const PAGED_DEPTH: i64 = 1024;
+
 /// A known depth is laid out without a loop up to this many multiply-adds.
 const STRAIGHT: u64 = 144;
 
@@ -259,21 +267,27 @@ pub(super) fn mma(
         right_step,
     };
     let updates = u64::from(rows) * u64::from(acc.vectors);
+    let unroll = match (product.right_step, depth) {
+        (Stride::Const(step), Loc::Const(depth)) if step >= PAGE && depth <= PAGED_DEPTH => {
+            UNROLL_PAGED
+        }
+        _ => UNROLL,
+    };
     match depth {
         Loc::Const(depth) => {
             let depth = depth as u64;
-            if depth * updates <= STRAIGHT || depth <= u64::from(UNROLL) {
+            if depth * updates <= STRAIGHT || depth <= u64::from(unroll) {
                 return product.trip(e, depth as u32, false);
             }
-            let trips = depth / u64::from(UNROLL);
-            let rest = (depth % u64::from(UNROLL)) as u32;
+            let trips = depth / u64::from(unroll);
+            let rest = (depth % u64::from(unroll)) as u32;
             if trips == 1 {
                 return product.trip(e, depth as u32, false);
             }
             e.asm.mov(counter, trips as i64)?;
             let mut head = e.asm.create_label();
             e.asm.set_label(&mut head)?;
-            product.trip(e, UNROLL, true)?;
+            product.trip(e, unroll, true)?;
             e.asm.dec(counter)?;
             e.asm.jne(head)?;
             product.trip(e, rest, false)
