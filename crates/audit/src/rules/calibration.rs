@@ -1,0 +1,334 @@
+//! calibration/FAMILY.json: the rows, the fit, what leaving shapes out says of it.
+
+use crate::canonical::hash;
+use crate::fit::{nonnegative, violation};
+use crate::math::{close, first_smallest, largest, mean, quantile};
+use crate::record::{Calibration, Confidence, Record, Term};
+use crate::verdict::{Checks, Rule};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Largest relative gradient of coefficients that count as a minimum. The fitting code and the
+/// audit solve by different methods.
+const OPTIMAL: f64 = 1e-6;
+
+/// Figures of folds agree within this: they come from two solutions of one minimisation.
+const REFIT: f64 = 1e-6;
+
+/// A row with its inputs.
+struct Row<'a> {
+    case: &'a str,
+    shape: String,
+    label: f64,
+    /// Values of the terms.
+    values: Vec<f64>,
+    names: &'a [String],
+    inputs: &'a [f64],
+}
+
+/// Checks every family.
+pub fn check(record: &Record, checks: &mut Checks) {
+    for calibration in &record.calibrations {
+        let place = format!("calibration/{}", calibration.family);
+        rows(record, calibration, &place, checks);
+        profile(record, calibration, &place, checks);
+        let Some(rows) = resolve(record, calibration) else {
+            checks.note(Rule::CalibrationFit, format!("{place}: rows without inputs"));
+            continue;
+        };
+        match rows.iter().all(|r| r.values.len() == calibration.terms.len()) {
+            true => refit(calibration, &rows, &place, checks),
+            // Terms that saturate at a capacity are averages of several fits.
+            false => checks.note(
+                Rule::CalibrationFit,
+                format!("{place}: terms whose values this crate doesn't know"),
+            ),
+        }
+    }
+    if let Some(profile) = &record.profile {
+        let families: BTreeSet<&str> =
+            record.calibrations.iter().map(|c| c.family.as_str()).collect();
+        for fit in &profile.fits {
+            checks.that(Rule::CalibrationProfile, families.contains(fit.family.as_str()), || {
+                format!("profile.json: {} has no calibration", fit.family)
+            });
+        }
+    }
+}
+
+fn rows(record: &Record, calibration: &Calibration, place: &str, checks: &mut Checks) {
+    let mut stated: BTreeSet<(&str, usize)> = BTreeSet::new();
+    let mut text = String::new();
+    for (i, row) in calibration.rows.iter().enumerate() {
+        checks.that(Rule::CalibrationRows, stated.insert((&row.case, row.candidate)), || {
+            format!("{place} row {i}: {} candidate {} twice", row.case, row.candidate)
+        });
+        let search = record.searches.iter().find(|s| s.case.id == row.case);
+        let label = search.and_then(|s| s.label(row.candidate));
+        checks.that(
+            Rule::CalibrationRows,
+            label.is_some() && label == row.label_us.as_f64(),
+            || {
+                format!(
+                    "{place} row {i}: {} candidate {} has the label {label:?}, not {}",
+                    row.case, row.candidate, row.label_us
+                )
+            },
+        );
+        text.push_str(&format!("{},{},{}\n", row.case, row.candidate, row.label_us));
+    }
+    for search in record.searches.iter().filter(|s| s.family == calibration.family) {
+        for (candidate, trial) in search.trials.iter().enumerate().filter(|t| t.1.valid()) {
+            let there = stated.contains(&(search.case.id.as_str(), candidate));
+            checks.that(Rule::CalibrationRows, there, || {
+                let label = trial.label_us;
+                format!("{place}: no row of {} candidate {candidate} ({label:?})", search.case.id)
+            });
+        }
+    }
+    let own = hash(text.as_bytes());
+    checks.that(Rule::CalibrationRows, own == calibration.data_sha256, || {
+        format!("{place}: the rows' hash is {own}, not {}", calibration.data_sha256)
+    });
+    for row in &calibration.incumbents {
+        let row = calibration.rows.get(*row);
+        let search = row.and_then(|r| record.searches.iter().find(|s| s.case.id == r.case));
+        let holds = row.zip(search).is_some_and(|(row, search)| row.candidate == search.incumbent);
+        checks.that(Rule::CalibrationRows, holds, || {
+            format!("{place}: an incumbent that isn't its case's")
+        });
+    }
+}
+
+fn profile(record: &Record, calibration: &Calibration, place: &str, checks: &mut Checks) {
+    let Some(profile) = &record.profile else { return };
+    let Some(fit) = profile.fit(&calibration.family) else {
+        checks.fail(Rule::CalibrationProfile, format!("{place}: the profile has no such family"));
+        return;
+    };
+    checks.that(Rule::CalibrationProfile, fit.terms == calibration.terms, || {
+        format!("{place}: the profile has other coefficients")
+    });
+    checks.that(Rule::CalibrationProfile, fit.confidence == calibration.confidence, || {
+        format!("{place}: the profile has another confidence")
+    });
+    for term in &calibration.terms {
+        let holds = term.coefficient.is_finite() && term.coefficient >= 0.0;
+        checks.that(Rule::CalibrationProfile, holds, || {
+            format!("{place}: the coefficient of {} is {}", term.term, term.coefficient)
+        });
+    }
+}
+
+/// Values of terms for a candidate's inputs: the input of the term's name. Fewer values than terms
+/// where a term has a capacity or no input of its name.
+pub fn values(terms: &[Term], names: &[String], inputs: &[f64]) -> Vec<f64> {
+    let value = |term: &Term| {
+        let position = names.iter().position(|n| *n == term.term)?;
+        inputs.get(position).copied().filter(|_| term.capacity.is_none())
+    };
+    terms.iter().map_while(value).collect()
+}
+
+fn resolve<'a>(record: &'a Record, calibration: &'a Calibration) -> Option<Vec<Row<'a>>> {
+    let searches: BTreeMap<&str, _> =
+        record.searches.iter().map(|s| (s.case.id.as_str(), s)).collect();
+    let row = |row: &'a crate::record::FitRow| {
+        let search = searches.get(row.case.as_str())?;
+        let candidate = search.candidates.get(row.candidate)?;
+        Some(Row {
+            case: &row.case,
+            shape: search.case.shape_text(),
+            label: row.label_us.as_f64().filter(|l| *l > 0.0)?,
+            values: values(&calibration.terms, &search.input_names, &candidate.inputs),
+            names: &search.input_names,
+            inputs: &candidate.inputs,
+        })
+    };
+    calibration.rows.iter().map(row).collect()
+}
+
+fn relative<'a>(rows: impl Iterator<Item = &'a Row<'a>>) -> Vec<Vec<f64>> {
+    rows.map(|r| r.values.iter().map(|v| v / r.label).collect()).collect()
+}
+
+fn refit(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mut Checks) {
+    let coefficients: Vec<f64> = calibration.terms.iter().map(|t| t.coefficient).collect();
+    let distance = violation(&relative(rows.iter()), &coefficients);
+    checks.that(Rule::CalibrationFit, distance.is_some_and(|d| d <= OPTIMAL), || {
+        format!("{place}: the coefficients are no minimum: relative gradient {distance:?}")
+    });
+
+    // Predictions of every row by a fit without its shape.
+    let mut held_out = vec![f64::NAN; rows.len()];
+    let shapes: BTreeSet<&str> = rows.iter().map(|r| r.shape.as_str()).collect();
+    let mut derived: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    for shape in &shapes {
+        let training = relative(rows.iter().filter(|r| r.shape != *shape));
+        let minimum = nonnegative(&training, coefficients.len());
+        let Some(minimum) = minimum.filter(|m| m.unique) else {
+            let why = format!("{place}: without {shape} the fit isn't unique");
+            checks.note(Rule::CalibrationFolds, why.clone());
+            checks.note(Rule::CalibrationConfidence, why);
+            return;
+        };
+        for (prediction, row) in held_out.iter_mut().zip(rows).filter(|(_, r)| r.shape == *shape) {
+            *prediction = row.values.iter().zip(&minimum.coefficients).map(|(v, c)| v * c).sum();
+        }
+        let held: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].shape == *shape).collect();
+        let regrets: Vec<f64> = picks(rows, &held, &held_out)
+            .iter()
+            .map(|(pick, best)| rows[*pick].label / rows[*best].label - 1.0)
+            .collect();
+        if let (Some(mean), Some(max)) = (mean(&regrets), largest(&regrets)) {
+            derived.insert(shape, (mean, max));
+        }
+    }
+    folds(calibration, &derived, place, checks);
+    confidence(calibration, rows, &held_out, place, checks);
+}
+
+/// The pick (smallest prediction) and the best row (smallest label) of every case.
+fn picks(rows: &[Row<'_>], held: &[usize], predictions: &[f64]) -> Vec<(usize, usize)> {
+    let mut cases: Vec<&str> = Vec::new();
+    for i in held {
+        if !cases.contains(&rows[*i].case) {
+            cases.push(rows[*i].case);
+        }
+    }
+    let pair = |case: &&str| {
+        let own: Vec<usize> = held.iter().copied().filter(|i| rows[*i].case == *case).collect();
+        let pick = own.get(first_smallest(own.iter().map(|i| predictions[*i]))?)?;
+        let best = own.get(first_smallest(own.iter().map(|i| rows[*i].label))?)?;
+        Some((*pick, *best))
+    };
+    cases.iter().filter_map(pair).collect()
+}
+
+fn near(a: f64, b: f64) -> bool {
+    close(a, b) || (a - b).abs() <= REFIT * a.abs().max(b.abs()).max(1.0)
+}
+
+fn shape_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(numbers) => numbers.iter().map(Value::to_string).collect::<Vec<_>>().join("x"),
+        other => other.to_string(),
+    }
+}
+
+fn folds(
+    calibration: &Calibration,
+    derived: &BTreeMap<&str, (f64, f64)>,
+    place: &str,
+    checks: &mut Checks,
+) {
+    let mut stated = BTreeSet::new();
+    for fold in &calibration.folds {
+        let shape = shape_text(&fold.held_out);
+        checks.that(Rule::CalibrationFolds, stated.insert(shape.clone()), || {
+            format!("{place}: {shape} is left out twice")
+        });
+        let own = derived.get(shape.as_str());
+        let holds = own.is_some_and(|(mean, max)| {
+            near(fold.regret_mean, *mean) && near(fold.regret_max, *max)
+        });
+        checks.that(Rule::CalibrationFolds, holds, || {
+            let stated = (fold.regret_mean, fold.regret_max);
+            format!("{place}: without {shape} regrets {stated:?} are stated, {own:?} derived")
+        });
+    }
+    for shape in derived.keys().filter(|s| !stated.contains(**s)) {
+        checks.fail(Rule::CalibrationFolds, format!("{place}: {shape} was never left out"));
+    }
+}
+
+/// The ⌈(n+1)·share⌉-th smallest, the largest where there are too few.
+fn covering(values: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let rank = ((sorted.len() + 1) as f64 * share).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).or(sorted.last()).copied()
+}
+
+fn confidence(
+    calibration: &Calibration,
+    rows: &[Row<'_>],
+    held_out: &[f64],
+    place: &str,
+    checks: &mut Checks,
+) {
+    let stated = &calibration.confidence;
+    let Some(own) = derived_confidence(calibration, rows, held_out) else {
+        checks.fail(Rule::CalibrationConfidence, format!("{place}: nothing to derive it from"));
+        return;
+    };
+    let figures = [
+        ("low", stated.low, own.low),
+        ("high", stated.high, own.high),
+        ("slack", stated.slack, own.slack),
+        ("margin", stated.margin, own.margin),
+    ];
+    for (name, stated, own) in figures {
+        checks.that(Rule::CalibrationConfidence, near(stated, own), || {
+            format!("{place}: {name} is {stated}, not {own}")
+        });
+    }
+    let counts = (stated.rows, stated.cases, stated.shapes);
+    checks.that(Rule::CalibrationConfidence, counts == (own.rows, own.cases, own.shapes), || {
+        format!("{place}: rows, cases and shapes are {counts:?}")
+    });
+    checks.that(Rule::CalibrationConfidence, stated.ranges == own.ranges, || {
+        format!("{place}: the ranges are {:?}, not {:?}", stated.ranges, own.ranges)
+    });
+}
+
+fn derived_confidence(
+    calibration: &Calibration,
+    rows: &[Row<'_>],
+    held_out: &[f64],
+) -> Option<Confidence> {
+    let level = calibration.confidence.level;
+    let known: Vec<usize> = (0..rows.len()).filter(|i| held_out[*i] > 0.0).collect();
+    let ratios: Vec<f64> = known.iter().map(|i| rows[*i].label / held_out[*i]).collect();
+    let inverse: Vec<f64> = ratios.iter().map(|r| 1.0 / r).collect();
+    let share = (1.0 + level) / 2.0;
+    let picks = picks(rows, &known, held_out);
+    let slacks: Vec<f64> =
+        picks.iter().map(|(pick, best)| held_out[*best] / held_out[*pick]).collect();
+    let over_predictions = calibration.incumbents.iter().filter_map(|incumbent| {
+        let row = rows.get(*incumbent)?;
+        let (pick, _) = picks.iter().find(|(pick, _)| rows[*pick].case == row.case)?;
+        let predicted = held_out[*incumbent] / held_out[*pick];
+        Some(predicted / (row.label / rows[*pick].label))
+    });
+    let (low, high) = (1.0 / covering(&inverse, share)?, covering(&ratios, share)?);
+    let margin = match calibration.incumbents.is_empty() {
+        true => calibration.confidence.margin,
+        false => over_predictions.fold(1.0, f64::max),
+    };
+    Some(Confidence {
+        level,
+        low: low.min(1.0),
+        high: high.max(1.0),
+        slack: quantile(&slacks, level)?.max(1.0),
+        margin,
+        ranges: ranges(rows),
+        rows: rows.len() as u64,
+        cases: rows.iter().map(|r| r.case).collect::<BTreeSet<_>>().len() as u64,
+        shapes: rows.iter().map(|r| r.shape.as_str()).collect::<BTreeSet<_>>().len() as u64,
+    })
+}
+
+/// Smallest and largest value of each input.
+fn ranges(rows: &[Row<'_>]) -> BTreeMap<String, [f64; 2]> {
+    let mut out: BTreeMap<String, [f64; 2]> = BTreeMap::new();
+    for row in rows {
+        for (name, value) in row.names.iter().zip(row.inputs) {
+            let [low, high] = out.entry(name.clone()).or_insert([f64::INFINITY, 0.0]);
+            *low = low.min(*value);
+            *high = high.max(*value);
+        }
+    }
+    out
+}
