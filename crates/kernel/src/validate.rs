@@ -24,6 +24,8 @@ pub const MAX_LANES: u32 = 64;
 pub const MAX_SUBGROUPS: u32 = 64;
 /// Most groups of a cluster.
 pub const MAX_CLUSTER: u32 = 16;
+/// Most transaction barriers of a group, all arrays together.
+pub const MAX_MBARRIERS: u64 = 1024;
 /// Most errors that are collected.
 const MAX_ERRORS: usize = 100;
 
@@ -70,8 +72,8 @@ rules! {
     BarrierScope = "barrier-scope",
     /// Subgroups that can reach a barrier are at least its participants.
     BarrierParticipants = "barrier-participants",
-    /// An mbarrier has 1 to 4096 barriers and at least one arrival, and who waits at it has
-    /// somebody who initialises it and arrives.
+    /// A group has at most 1024 mbarriers, each with at least one arrival, and who waits at one
+    /// has somebody who initialises it and arrives.
     MbarrierUse = "mbarrier-use",
     /// Roles are non-empty, in the group, and share no subgroup.
     RoleRange = "role-range",

@@ -325,6 +325,7 @@ fn broken_declarations() -> Vec<(Rule, Kernel)> {
         (Rule::BarrierScope, d("barrier sub: subgroup", "barrier sub: subgroup participants 1")),
         (Rule::BarrierParticipants, d("participants 4", "participants 9")),
         (Rule::MbarrierUse, d("arrivals 1", "arrivals 0")),
+        (Rule::MbarrierUse, d("full: 2", "full: 1025")),
         (Rule::RoleRange, d("subgroups 4..8", "subgroups 3..8")),
         (Rule::RoleRange, d("subgroups 4..8", "subgroups 4..9")),
         (Rule::RoleRange, d("subgroups 4..8", "subgroups 4..4")),

@@ -1,6 +1,6 @@
 //! Declarations: group shape, grid, arguments, buffers, barriers, roles.
 
-use super::{Checker, MAX_CLUSTER, MAX_LANES, MAX_SUBGROUPS, Rule};
+use super::{Checker, MAX_CLUSTER, MAX_LANES, MAX_MBARRIERS, MAX_SUBGROUPS, Rule};
 use crate::kernel::*;
 use std::collections::HashSet;
 use tilewright_ir::DType;
@@ -184,9 +184,12 @@ fn barriers(c: &mut Checker<'_>) {
             }
         }
     }
+    let mut total = 0u64;
     for (_, m) in k.mbarriers.iter() {
-        if m.len == 0 || m.len > 4096 || m.arrivals == 0 {
-            let message = "use 1 to 4096 barriers and at least one arrival";
+        total += u64::from(m.len);
+        if m.len == 0 || total > MAX_MBARRIERS || m.arrivals == 0 {
+            let message =
+                format!("use 1 to {MAX_MBARRIERS} barriers in all and at least one arrival");
             c.declaration(Rule::MbarrierUse, &m.name, message);
         }
     }

@@ -214,8 +214,8 @@ impl Checker<'_> {
         }
         let Type::Fragment { dtype: accumulator, .. } = self.ty(c) else { return };
         // A register tile widens each operand by itself, so one may be packed and widened already.
-        let one_type = matches!(atom, Atom::OuterProduct { .. })
-            || dtypes.windows(2).all(|d| d[0] == d[1]);
+        let one_type =
+            matches!(atom, Atom::OuterProduct { .. }) || dtypes.windows(2).all(|d| d[0] == d[1]);
         let fits = dtypes.iter().all(|d| multiplies(atom, *d) && d.accumulator() == accumulator);
         if !one_type || !fits {
             let message = format!("{atom} doesn't multiply {dtypes:?} into {accumulator}");
