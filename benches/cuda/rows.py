@@ -196,7 +196,7 @@ def main():
                 results["cases"].append(case)
                 b = (ours.get("best") or {}).get("mapping") or {}
                 print(f"{op:9} {rows}x{n} {dtype_name:4} ours {med['ours']:9.2f} us  best peer {rival[0]:9.2f} ({rival[1]:7}) "
-                      f"ratio {ratio:5.2f} floor {floor:.3f} {gbs:5.2f} TB/s  S{b.get('subgroups')} V{b.get('vector')} P{b.get('pack')} "
+                      f"ratio {ratio:5.2f} floor {floor:.3f} {gbs:5.2f} TB/s  S{b.get('subgroups')} V{b.get('vector')} P{b.get('pack')} A{b.get('accumulators')} "
                       f"c{int(b.get('cache', 0))} regs {(ours.get('best') or {}).get('registers')} {ours.get('error') or ''}", flush=True)
                 del x, y, peers
                 torch.cuda.empty_cache()

@@ -18,7 +18,7 @@ use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::program::{Access, DimKind, Program};
 use tilewright_ir::{DType, analysis};
 use tilewright_kernel::kernel::{ArgSource, Kernel, Size};
-use tilewright_kernel::lower::{Options, lower};
+use tilewright_kernel::lower::{Join, Options, lower};
 use tilewright_plan::mapping::{Mapping, RowMapping};
 
 type Error = Box<dyn std::error::Error>;
@@ -145,17 +145,22 @@ fn mappings(cols: u64, dtype: DType) -> Vec<RowMapping> {
                 continue;
             }
             for pack in if subgroups == 1 { vec![1, 4] } else { vec![1] } {
-                for cache in [true, false] {
-                    out.push(RowMapping {
-                        lanes: 32,
-                        subgroups,
-                        vector,
-                        unroll: 1,
-                        accumulators: 1,
-                        pack,
-                        cache,
-                        fuse: true,
-                    });
+                // Rows in several chunks per worker may fold into several accumulators.
+                let chunks = per_worker.div_ceil(u64::from(vector)) as u32;
+                let sets = if chunks >= 4 { vec![1, 4] } else { vec![1] };
+                for accumulators in sets {
+                    for cache in [true, false] {
+                        out.push(RowMapping {
+                            lanes: 32,
+                            subgroups,
+                            vector,
+                            unroll: accumulators,
+                            accumulators,
+                            pack,
+                            cache,
+                            fuse: true,
+                        });
+                    }
                 }
             }
         }
@@ -278,13 +283,13 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
         }
         buffers.push(buffer);
     }
+    let options = Options { join: Join::Lane, ..Options::default() };
     let mut table = Vec::new();
     let mut best: Option<(f64, Function, [u32; 3], Vec<u64>, Value)> = None;
     for mapping in mappings(cols, dtype) {
         let mut row = json!({ "mapping": mapping });
         let outcome = (|| -> Result<(f64, Function, [u32; 3], Vec<u64>), Error> {
-            let lowered =
-                lower(&case.program, &facts, &Mapping::Rows(mapping), &Options::default())?;
+            let lowered = lower(&case.program, &facts, &Mapping::Rows(mapping), &options)?;
             let [kernel] = lowered.launches.as_slice() else { return Err("launches".into()) };
             let (function, _) = load(context, kernel)?;
             let report = function.report()?;
@@ -317,16 +322,13 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
             launch(&mut full)?;
             context.synchronize()?;
             let once = context.time(|| launch(&mut full))?;
-            let n = ((2000.0 / once) as usize).clamp(2, 200);
+            // By graphs, so that the host's launch rate doesn't decide between short kernels.
+            let n = ((400.0 / once) as usize).clamp(2, 200);
+            let graph = context.capture(|| (0..n).try_for_each(|_| launch(&mut full)))?;
+            graph.launch()?;
             let mut samples = Vec::new();
             for _ in 0..3 {
-                let us = context.time(|| {
-                    for _ in 0..n {
-                        launch(&mut full)?;
-                    }
-                    Ok(())
-                })?;
-                samples.push(us / n as f64);
+                samples.push(context.time(|| graph.launch())? / n as f64);
             }
             Ok((median(samples), function, shape, full))
         })();

@@ -4,4 +4,4 @@
 pub mod codegen;
 pub mod driver;
 
-pub use codegen::{CodegenError, Ptx, PtxTarget, emit};
+pub use codegen::{CodegenError, Ptx, PtxTarget, emit, emit_resident};

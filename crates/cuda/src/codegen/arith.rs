@@ -357,6 +357,11 @@ impl Emitter<'_> {
         let guarded = matches!(class, Class::B64 | Class::B32)
             && matches!(op, MapOp::Div | MapOp::Mod)
             && !matches!(b, Val::Int(n) if n != 0);
+        if let (Class::B64, MapOp::Div | MapOp::Mod, Val::Int(n)) = (class, op, b)
+            && let Some(out) = self.split(op == MapOp::Div, a, n)
+        {
+            return Ok(out);
+        }
         let first = self.text_of(a, class);
         let second = self.text_of(b, class);
         let out = self.reg(class);

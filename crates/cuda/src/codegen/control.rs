@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use tilewright_kernel::kernel::{Block, Carry, Memory, Op, Place, Stmt, ValueId};
+use tilewright_kernel::kernel::{Block, Carry, Memory, Op, Place, Stmt, Type, ValueId};
 
 use super::CodegenError;
 use super::emitter::{Class, Emitter, Reg, Val};
@@ -12,6 +12,11 @@ impl Emitter<'_> {
         let Op::For { index, lo, hi, step, unroll, carries, body } = &stmt.op else {
             return Err(self.unsupported("a loop without a body"));
         };
+        // Tokens order the kernel; the machine counts commit groups.
+        let is_data = |v: ValueId| self.kernel.values[v].ty != Type::Token;
+        let (carries, results): (Vec<Carry>, Vec<ValueId>) =
+            carries.iter().zip(&stmt.results).filter(|(_, r)| is_data(**r)).map(|(c, r)| (*c, *r)).unzip();
+        let (carries, results) = (carries.as_slice(), results.as_slice());
         let (lo, hi) = (self.val(*lo)?, self.val(*hi)?);
         if let (Val::Int(lo), Val::Int(hi)) = (lo, hi) {
             let trips = (hi - lo).max(0) as u64;
@@ -25,10 +30,10 @@ impl Emitter<'_> {
                     self.define(*index, Val::Int(lo + (trip * step) as i64));
                     self.trip(carries, body)?;
                 }
-                return self.results(carries, &stmt.results);
+                return self.results(carries, results);
             }
         }
-        self.rolled(stmt, *index, lo, hi, *step, *unroll, carries, body)
+        self.rolled(results, *index, lo, hi, *step, *unroll, carries, body)
     }
 
     /// One trip: the body, then every inner value becomes the next one.
@@ -52,7 +57,7 @@ impl Emitter<'_> {
     #[allow(clippy::too_many_arguments)]
     fn rolled(
         &mut self,
-        stmt: &Stmt,
+        results: &[ValueId],
         index: ValueId,
         lo: Val,
         hi: Val,
@@ -100,7 +105,7 @@ impl Emitter<'_> {
             // What the body computed is stale or undefined after it.
             self.reuse = before;
         }
-        for (result, reg) in stmt.results.iter().zip(&regs) {
+        for (result, reg) in results.iter().zip(&regs) {
             self.define(*result, Val::Reg(*reg));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The emitter's state: registers, values, labels and the text so far.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use tilewright_ir::DType;
@@ -9,6 +9,7 @@ use tilewright_kernel::kernel::{
     ValueId,
 };
 
+use super::async_copy::{Commits, group_size};
 use super::{CodegenError, PtxTarget};
 
 /// Register classes.
@@ -148,6 +149,10 @@ pub struct Emitter<'a> {
     pub(super) shared: Option<Reg>,
     /// What may be used again here.
     pub(super) reuse: Reuse,
+    /// Asynchronous copies between commits.
+    pub(super) commits: Commits,
+    /// 64-bit registers that are surely not negative.
+    pub(super) naturals: HashSet<Reg>,
 }
 
 impl<'a> Emitter<'a> {
@@ -167,6 +172,8 @@ impl<'a> Emitter<'a> {
             lane32: None,
             shared: None,
             reuse: Reuse::default(),
+            commits: Commits { size: group_size(kernel), open: 0 },
+            naturals: HashSet::new(),
         }
     }
 
@@ -295,6 +302,7 @@ impl<'a> Emitter<'a> {
         self.inst(format_args!("shr.u32 {warp}, {tid}, 5"));
         self.inst(format_args!("cvt.u64.u32 {warp64}, {warp}"));
         self.subgroup = Some(warp64);
+        self.naturals.extend([lane64, warp64]);
         if self.kernel.shared_bytes() > 0 {
             let base = self.reg(Class::B64);
             self.inst(format_args!("mov.u64 {base}, shared_memory"));
@@ -354,6 +362,10 @@ impl<'a> Emitter<'a> {
                 self.inst(format_args!("bar.sync 0"));
                 Ok(())
             }
+            (Op::CopyAsync { to, from, width, guard }, _) => {
+                self.copy_async(to, from, *width, guard.as_ref())
+            }
+            (Op::Wait { pending, .. }, _) if self.commits.size > 0 => self.wait_async(*pending),
             (Op::For { .. }, _) => self.for_loop(stmt),
             (Op::If { .. }, _) => self.branch(stmt),
             (op, _) => Err(self.unsupported(format!("{op:?}"))),
@@ -387,6 +399,7 @@ impl<'a> Emitter<'a> {
         let (narrow, wide) = (self.reg(Class::B32), self.reg(Class::B64));
         self.inst(format_args!("mov.u32 {narrow}, %ctaid.{axis}"));
         self.inst(format_args!("cvt.u64.u32 {wide}, {narrow}"));
+        self.naturals.insert(wide);
         self.define(result, Val::Reg(wide));
         Ok(())
     }

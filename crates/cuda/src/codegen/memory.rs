@@ -20,7 +20,7 @@ struct Address {
 
 impl Emitter<'_> {
     /// The base of a place as a register and a number of elements, and its index register.
-    fn parts(&mut self, place: &Place) -> Result<(Option<Reg>, i64, Option<Reg>), CodegenError> {
+    pub(super) fn parts(&mut self, place: &Place) -> Result<(Option<Reg>, i64, Option<Reg>), CodegenError> {
         let (base, constant) = match self.val(place.base)? {
             Val::Reg(reg) => (Some(reg), 0),
             Val::Sum(reg, n) => (Some(reg), n),
@@ -39,7 +39,7 @@ impl Emitter<'_> {
         Ok((base, constant, Some(reg)))
     }
 
-    fn add(&mut self, a: Option<Reg>, b: Reg) -> Reg {
+    pub(super) fn add(&mut self, a: Option<Reg>, b: Reg) -> Reg {
         let Some(a) = a else { return b };
         let out = self.reg(Class::B64);
         self.inst(format_args!("add.s64 {out}, {a}, {b}"));
@@ -121,7 +121,7 @@ impl Emitter<'_> {
         Ok(Address { text: format!("[{at}+{}]", constant * size + start), space, dtype })
     }
 
-    fn lane(&self) -> Result<Reg, CodegenError> {
+    pub(super) fn lane(&self) -> Result<Reg, CodegenError> {
         self.lane.ok_or_else(|| self.unsupported("a lane outside a body"))
     }
 
@@ -141,7 +141,7 @@ impl Emitter<'_> {
 
     /// Predicates of a guard: whether all `width` elements take part, and whether element `v`
     /// does.
-    fn guard(&mut self, guard: &Guard, width: usize) -> Result<(Reg, Vec<Reg>), CodegenError> {
+    pub(super) fn guard(&mut self, guard: &Guard, width: usize) -> Result<(Reg, Vec<Reg>), CodegenError> {
         match guard.test {
             GuardTest::Mask(mask) => {
                 let val = self.val(mask)?;

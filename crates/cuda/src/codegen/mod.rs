@@ -7,6 +7,7 @@
 //! so that private arrays become registers.
 
 mod arith;
+mod async_copy;
 mod control;
 mod emitter;
 mod math;
@@ -77,6 +78,19 @@ pub enum CodegenError {
 /// # Errors
 /// [`CodegenError`] names the construct that has no PTX form.
 pub fn emit(kernel: &Kernel, target: PtxTarget) -> Result<Ptx, CodegenError> {
+    emit_resident(kernel, target, None)
+}
+
+/// As [`emit`], for `resident` groups on one core at the same time: the assembler then gives a
+/// thread no more registers than its share.
+///
+/// # Errors
+/// [`CodegenError`] names the construct that has no PTX form.
+pub fn emit_resident(
+    kernel: &Kernel,
+    target: PtxTarget,
+    resident: Option<u32>,
+) -> Result<Ptx, CodegenError> {
     if kernel.lanes != 32 {
         return Err(CodegenError::Lanes { kernel: kernel.name.clone(), lanes: kernel.lanes });
     }
@@ -89,14 +103,20 @@ pub fn emit(kernel: &Kernel, target: PtxTarget) -> Result<Ptx, CodegenError> {
     emitter.block(&kernel.body)?;
     let body = emitter.finish();
     Ok(Ptx {
-        text: module(kernel, target, threads as u32, &body),
+        text: module(kernel, target, threads as u32, resident, &body),
         entry: kernel.name.clone(),
         threads: threads as u32,
         shared_bytes: memory::shared_offset(kernel, None),
     })
 }
 
-fn module(kernel: &Kernel, target: PtxTarget, threads: u32, body: &str) -> String {
+fn module(
+    kernel: &Kernel,
+    target: PtxTarget,
+    threads: u32,
+    resident: Option<u32>,
+    body: &str,
+) -> String {
     let mut params = Vec::new();
     for (_, arg) in kernel.args.iter() {
         let ty = match arg.kind {
@@ -112,8 +132,9 @@ fn module(kernel: &Kernel, target: PtxTarget, threads: u32, body: &str) -> Strin
     } else {
         ""
     };
+    let resident = resident.map(|n| format!(".minnctapersm {n}\n")).unwrap_or_default();
     format!(
-        ".version {}.{}\n.target sm_{}\n.address_size 64\n\n{shared}.visible .entry {}(\n{}\n)\n.maxntid {threads}, 1, 1\n{{\n{body}}}\n",
+        ".version {}.{}\n.target sm_{}\n.address_size 64\n\n{shared}.visible .entry {}(\n{}\n)\n.maxntid {threads}, 1, 1\n{resident}{{\n{body}}}\n",
         target.version / 10,
         target.version % 10,
         target.sm,

@@ -1,7 +1,7 @@
 //! Lowering: from a program and a mapping to a kernel.
 //!
 //! `rows.rs` lowers the row family, `matrix.rs` the matrix family with subgroup fragments,
-//! `cpu_matrix.rs` the matrix family with CPU register tiles, and `fallback.rs` everything else.
+//! `cpu_matrix.rs` and `gpu_matrix.rs` the matrix family with register tiles, and `fallback.rs` everything else.
 //! All evaluate tile expressions with `eval.rs` (what one lane computes for its elements) and
 //! reach memory with `access.rs` (addresses and guards).
 
@@ -12,6 +12,7 @@ mod cpu_matrix;
 mod error;
 mod eval;
 mod fallback;
+mod gpu_matrix;
 mod matrix;
 mod precondition;
 mod rows;
@@ -39,12 +40,26 @@ use tile::{Tile, TileId};
 pub struct Options {
     /// Most bytes of shared memory that a group may declare.
     pub shared_limit: u64,
+    /// How the subgroups of a row join their partial results.
+    pub join: Join,
+}
+
+/// How every lane comes to have the fold of the subgroups' partial results, after they were
+/// written to shared memory. Shared bytes and barriers are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Join {
+    /// Lane `l` reads partial `l`, then a collective folds the lanes (reference 5.1).
+    #[default]
+    Collective,
+    /// Every lane reads all partials, four at a time, and folds them by a tree: a few broadcast
+    /// reads instead of a chain of lane exchanges.
+    Lane,
 }
 
 impl Default for Options {
     /// No limit that a program could reach: what a CPU has.
     fn default() -> Self {
-        Options { shared_limit: 1 << 30 }
+        Options { shared_limit: 1 << 30, join: Join::default() }
     }
 }
 
@@ -69,7 +84,16 @@ pub fn lower(
     options: &Options,
 ) -> Result<Lowered, LowerError> {
     let kernel = match (mapping, &facts.family) {
-        (Mapping::Rows(mapping), Family::Rows(rows)) => rows::lower(program, rows, mapping)?,
+        (Mapping::GpuMatrix(mapping), Family::Matrix(matrix)) => {
+            let mut launches = Vec::new();
+            for kernel in gpu_matrix::lower(program, matrix, mapping)? {
+                launches.extend(finish(program, kernel, options)?.launches);
+            }
+            return Ok(Lowered { launches });
+        }
+        (Mapping::Rows(mapping), Family::Rows(rows)) => {
+            rows::lower(program, rows, mapping, options.join)?
+        }
         (Mapping::Matrix(mapping), Family::Matrix(facts)) => {
             let bound = matrix::bind_blocks(program, facts, mapping.block)?;
             let kernel = matrix::lower(&bound, facts, mapping)?;

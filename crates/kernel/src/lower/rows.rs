@@ -18,7 +18,7 @@ use tilewright_ir::program::{AxisId, MapOp, OrderPolicy};
 use tilewright_plan::mapping::RowMapping;
 
 use super::access::Frame;
-use super::{Context, LowerError, Rule, check_closed_form};
+use super::{Context, Join, LowerError, Rule, check_closed_form};
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
 
@@ -38,6 +38,7 @@ struct Rows<'a> {
     /// The subgroup's number within its program.
     subgroup: ValueId,
     barrier: Option<BarrierId>,
+    join: Join,
 }
 
 fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
@@ -73,6 +74,7 @@ pub(super) fn lower(
     program: &Program,
     facts: &RowFacts,
     mapping: &RowMapping,
+    join: Join,
 ) -> Result<Kernel, LowerError> {
     check(program, mapping)?;
     let groups = mapping.subgroups * mapping.pack;
@@ -90,6 +92,7 @@ pub(super) fn lower(
         most_columns: program.max_size(facts.columns),
         subgroup: zero,
         barrier: None,
+        join,
     };
     rows.check_in_out()?;
     let origins = rows.cx.grid(u64::from(mapping.pack))?;

@@ -48,8 +48,13 @@ fn lower_all(program: &Program, policy_name: &str) -> usize {
     for index in &ranking.order {
         let candidate = &ranking.candidates[*index];
         let context = format!("{} {:?}", program.name, candidate.mapping);
-        let lowered = lower(program, &facts, &candidate.mapping, &Options { shared_limit })
-            .unwrap_or_else(|e| panic!("{context}: {e}"));
+        let lowered = lower(
+            program,
+            &facts,
+            &candidate.mapping,
+            &Options { shared_limit, ..Options::default() },
+        )
+        .unwrap_or_else(|e| panic!("{context}: {e}"));
         let kernel = &lowered.launches[0];
         let mut barriers = 0;
         kernel.body.walk(&mut |s| barriers += u64::from(matches!(s.op, Op::Barrier(_))));
@@ -118,8 +123,13 @@ fn winners_run() {
         let policy = policy::by_name(policy, None).unwrap();
         let ranking = plan(&Request::new(&program, &facts), &target, policy.as_ref()).unwrap();
         let winner = ranking.winner().unwrap();
-        let lowered =
-            lower(&program, &facts, &winner.mapping, &Options { shared_limit: 32 << 10 }).unwrap();
+        let lowered = lower(
+            &program,
+            &facts,
+            &winner.mapping,
+            &Options { shared_limit: 32 << 10, ..Options::default() },
+        )
+        .unwrap();
         let launch = launch(&program, &[], 0, 4);
         let last = *shape.last().unwrap();
         let tolerance = match winner.mapping {

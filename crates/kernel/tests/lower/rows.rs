@@ -8,7 +8,7 @@ use tilewright_ir::facts::Family;
 use tilewright_ir::ops::{OpRequest, catalog, find};
 use tilewright_ir::program::*;
 use tilewright_kernel::kernel::{Kernel, Op as KernelOp};
-use tilewright_kernel::lower::{LowerError, Lowered, Options, Rule, lower, lower_any};
+use tilewright_kernel::lower::{Join, LowerError, Lowered, Options, Rule, lower, lower_any};
 use tilewright_kernel::sim::Order;
 use tilewright_plan::mapping::{Mapping, RowMapping};
 
@@ -28,7 +28,12 @@ pub fn mapping(lanes: u32, subgroups: u32, vector: u32) -> RowMapping {
 }
 
 fn lowered(program: &Program, mapping: RowMapping) -> Result<Lowered, LowerError> {
-    lower(program, &facts(program), &Mapping::Rows(mapping), &Options::default())
+    joined(program, mapping, Join::Collective)
+}
+
+fn joined(program: &Program, mapping: RowMapping, join: Join) -> Result<Lowered, LowerError> {
+    let options = Options { join, ..Options::default() };
+    lower(program, &facts(program), &Mapping::Rows(mapping), &options)
 }
 
 /// Names of the row ops.
@@ -55,18 +60,23 @@ fn sizes(program: &Program, rows: u64, columns: u64) -> Vec<(String, u64)> {
 
 fn run(op: &str, rows: u64, columns: u64, dtype: DType, m: RowMapping, pad: Option<u64>) {
     let program = program(op, columns, dtype, pad.is_some());
-    let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?}");
-    let kernels = lowered(&program, m).unwrap_or_else(|e| panic!("{context}: {e}"));
-    closed_form(&program, m, &kernels.launches[0], &context);
-    let sizes = sizes(&program, rows, columns);
-    let dims: Vec<(&str, u64)> = sizes.iter().map(|(n, s)| (n.as_str(), *s)).collect();
-    let launch = launch(&program, &dims, pad.unwrap_or(0), rows * 7919 + columns);
-    let orders: &[Order] = if m.subgroups > 1 { &Order::ALL } else { &[Order::Forward] };
-    let tolerance = Tolerance::rows(columns, dtype);
-    let report = check(&program, &kernels, &launch, tolerance, orders, &context);
-    let groups = rows.div_ceil(u64::from(m.pack));
-    assert_eq!(report.groups, groups, "{context}");
-    assert_eq!(report.barriers, groups * barriers(&program, m), "{context}");
+    // One subgroup has nothing to join.
+    let joins: &[Join] =
+        if m.subgroups > 1 { &[Join::Collective, Join::Lane] } else { &[Join::Collective] };
+    for join in joins {
+        let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?} {join:?}");
+        let kernels = joined(&program, m, *join).unwrap_or_else(|e| panic!("{context}: {e}"));
+        closed_form(&program, m, &kernels.launches[0], &context);
+        let sizes = sizes(&program, rows, columns);
+        let dims: Vec<(&str, u64)> = sizes.iter().map(|(n, s)| (n.as_str(), *s)).collect();
+        let launch = launch(&program, &dims, pad.unwrap_or(0), rows * 7919 + columns);
+        let orders: &[Order] = if m.subgroups > 1 { &Order::ALL } else { &[Order::Forward] };
+        let tolerance = Tolerance::rows(columns, dtype);
+        let report = check(&program, &kernels, &launch, tolerance, orders, &context);
+        let groups = rows.div_ceil(u64::from(m.pack));
+        assert_eq!(report.groups, groups, "{context}");
+        assert_eq!(report.barriers, groups * barriers(&program, m), "{context}");
+    }
 }
 
 fn barriers(program: &Program, m: RowMapping) -> u64 {
@@ -367,7 +377,7 @@ fn bad_mappings_name_their_rule() {
     ] {
         assert_eq!(lowered(&program, m).unwrap_err().rule, rule, "{m:?}");
     }
-    let tight = Options { shared_limit: 15 };
+    let tight = Options { shared_limit: 15, ..Options::default() };
     let error = lower(&program, &facts(&program), &Mapping::Rows(good), &tight).unwrap_err();
     assert_eq!(error.rule, Rule::SharedLimit);
 }

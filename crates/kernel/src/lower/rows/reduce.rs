@@ -9,7 +9,7 @@ use tilewright_ir::program::{OrderPolicy, ReduceOp};
 use super::Rows;
 use crate::kernel::*;
 use crate::lower::access::{Frame, Pos};
-use crate::lower::{LowerError, Rule};
+use crate::lower::{Join, LowerError, Rule};
 
 /// A reduction of a loop.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +65,14 @@ impl Rows<'_> {
         partial: ValueId,
     ) -> Result<ValueId, LowerError> {
         let terms = self.terms(reduction, frame)?;
+        if let (None, Terms::Values(values), true) = (frame.limit, &terms, frame.vector > 1) {
+            // A whole pack folds on its own first, so that the chain of chunks stays short.
+            let pack = (0..frame.vector)
+                .map(|v| self.cx.convert(at(values, v), reduction.dtype))
+                .collect();
+            let pack = self.tree(reduction, pack);
+            return Ok(self.cx.combine(reduction.op, partial, pack));
+        }
         let mut partial = partial;
         for v in 0..frame.vector {
             let next = match &terms {
@@ -111,18 +119,9 @@ impl Rows<'_> {
         reduction: &Reduction,
         parts: &[ValueId],
     ) -> Result<(), LowerError> {
-        let mut parts = parts.to_vec();
-        while parts.len() > 1 {
-            parts = parts
-                .chunks(2)
-                .map(|pair| match pair {
-                    [a, b] => self.cx.combine(reduction.op, *a, *b),
-                    _ => pair[0],
-                })
-                .collect();
-        }
+        let own = self.tree(reduction, parts.to_vec());
         let collective = Collective::Reduce(reduction.op);
-        let mut total = self.cx.b.collective(collective, parts[0]);
+        let mut total = self.cx.b.collective(collective, own);
         let subgroups = u64::from(self.mapping.subgroups);
         if subgroups > 1 {
             let name = self.cx.program.values[reduction.result].name.clone();
@@ -138,15 +137,44 @@ impl Rows<'_> {
             };
             self.barrier = Some(barrier);
             b.barrier(barrier);
-            // Lanes past the last subgroup read the identity.
-            let count = b.int(subgroups as i64);
-            let guard = (self.mapping.lanes as u64 != subgroups)
-                .then(|| Guard::count(count, reduction.identity));
-            let part = b.load1(Place::strided(memory, zero, 1), guard);
-            total = b.collective(collective, part);
+            total = match self.join {
+                Join::Collective => {
+                    // Lanes past the last subgroup read the identity.
+                    let count = b.int(subgroups as i64);
+                    let guard = (self.mapping.lanes as u64 != subgroups)
+                        .then(|| Guard::count(count, reduction.identity));
+                    let part = b.load1(Place::strided(memory, zero, 1), guard);
+                    b.collective(collective, part)
+                }
+                Join::Lane => {
+                    // Whole accesses of at most 16 bytes; the buffer is aligned to that.
+                    let wide = (16 / reduction.dtype.bytes().max(1)).min(4);
+                    let wide = if subgroups.is_multiple_of(wide) { wide } else { 1 };
+                    let mut parts = Vec::new();
+                    for first in (0..subgroups).step_by(wide as usize) {
+                        let at = b.int(first as i64);
+                        parts.extend(b.load(Place::uniform(memory, at), wide as u32, None));
+                    }
+                    self.tree(reduction, parts)
+                }
+            };
         }
         self.finish(reduction, total);
         Ok(())
+    }
+
+    /// Folds values pairwise, neighbours first. There is at least one.
+    fn tree(&mut self, reduction: &Reduction, mut parts: Vec<ValueId>) -> ValueId {
+        while parts.len() > 1 {
+            parts = parts
+                .chunks(2)
+                .map(|pair| match pair {
+                    [a, b] => self.cx.combine(reduction.op, *a, *b),
+                    _ => pair[0],
+                })
+                .collect();
+        }
+        parts[0]
     }
 
     fn finish(&mut self, reduction: &Reduction, total: ValueId) {
