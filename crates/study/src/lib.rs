@@ -2,6 +2,7 @@
 //!
 //! The record's format is described in `docs/formats/record.md`.
 
+pub mod calibration;
 pub mod canonical;
 pub mod case;
 pub mod error;

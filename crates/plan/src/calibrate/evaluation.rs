@@ -1,6 +1,6 @@
 //! What picks are worth, and rules without a model to compare them with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::data::{DataError, Dataset, Split};
 use super::fit::{OuterFold, Pick, mean, picks_by};
@@ -60,51 +60,40 @@ pub(super) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Candidates that are there in every case of the rows, by name.
-fn everywhere(data: &Dataset, rows: &[usize]) -> BTreeSet<String> {
-    let mut common: Option<BTreeSet<String>> = None;
-    for (_, rows) in data.cases(rows) {
-        let names: BTreeSet<String> =
-            rows.iter().map(|r| data.samples()[*r].candidate.clone()).collect();
-        common = Some(match common {
-            None => names,
-            Some(common) => common.intersection(&names).cloned().collect(),
-        });
-    }
-    common.unwrap_or_default()
-}
-
-/// The candidate that, taken in every case, has the smallest mean regret over the given rows;
-/// only candidates that every case has count, ties go to the first by name. `None` where there is
-/// no such candidate.
-pub fn best_constant(data: &Dataset, rows: &[usize]) -> Option<String> {
-    let common = everywhere(data, rows);
+/// Candidates in the order in which a rule without a model prefers them, by their mean regret over
+/// the cases among the rows that have them; ties go to the first by name. A candidate that fewer
+/// than half of the cases have comes after all others.
+pub fn preference(data: &Dataset, rows: &[usize]) -> Vec<String> {
+    let cases = data.cases(rows);
     let mut regrets: BTreeMap<&String, Vec<f64>> = BTreeMap::new();
-    for (_, rows) in data.cases(rows) {
+    for (_, rows) in &cases {
         let best = rows.iter().map(|r| data.samples()[*r].label).fold(f64::INFINITY, f64::min);
         for row in rows {
-            let sample = &data.samples()[row];
-            if common.contains(&sample.candidate) {
-                regrets.entry(&sample.candidate).or_default().push(sample.label / best - 1.0);
-            }
+            let sample = &data.samples()[*row];
+            regrets.entry(&sample.candidate).or_default().push(sample.label / best - 1.0);
         }
     }
-    let mut best: Option<(f64, &String)> = None;
-    for (name, regrets) in &regrets {
-        let mean = mean(regrets.iter().copied());
-        if best.is_none_or(|(b, _)| mean < b) {
-            best = Some((mean, name));
-        }
-    }
-    best.map(|(_, name)| name.clone())
+    let mut order: Vec<(bool, f64, &String)> = regrets
+        .iter()
+        .map(|(name, regrets)| {
+            (2 * regrets.len() < cases.len(), mean(regrets.iter().copied()), *name)
+        })
+        .collect();
+    // A stable sort of names in order.
+    order.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    order.into_iter().map(|(_, _, name)| name.clone()).collect()
 }
 
-/// Picks of a constant rule: the named candidate in every case, or the first one where it isn't.
-pub(super) fn constant_picks(data: &Dataset, rows: &[usize], name: &str) -> Vec<Pick> {
-    picks_by(data, rows, |row| if data.samples()[row].candidate == name { 0.0 } else { 1.0 })
+/// Picks of the constant rule: in every case the first of the preferred candidates that it has.
+pub(super) fn constant_picks(data: &Dataset, rows: &[usize], order: &[String]) -> Vec<Pick> {
+    picks_by(data, rows, |row| {
+        let name = &data.samples()[row].candidate;
+        order.iter().position(|o| o == name).unwrap_or(order.len()) as f64
+    })
 }
 
-/// The best constant rule under leave-one-out: chosen on the rest, taken in the held-out group.
+/// The constant rule under leave-one-out: its order is made on the rest, and taken in the held-out
+/// group.
 ///
 /// # Errors
 /// [`DataError::Groups`] with fewer than two groups.
@@ -117,18 +106,20 @@ pub fn nested_constant(data: &Dataset, split: Split) -> Result<Evaluation, DataE
     let mut picks = Vec::new();
     for (_, held) in groups {
         let rest: Vec<usize> = all.iter().copied().filter(|r| !held.contains(r)).collect();
-        let name = best_constant(data, &rest).unwrap_or_default();
-        picks.extend(constant_picks(data, &held, &name));
+        picks.extend(constant_picks(data, &held, &preference(data, &rest)));
     }
     Ok(Evaluation { name: "best constant rule, chosen without the shape".to_string(), picks })
 }
 
 impl Evaluation {
-    /// The constant rule of that name in every case.
-    pub fn of_constant(data: &Dataset, name: &str) -> Self {
+    /// The best constant rule, chosen on all rows: it has seen every label.
+    pub fn of_constant(data: &Dataset) -> Self {
+        let all = data.all();
+        let order = preference(data, &all);
+        let name = order.first().map_or("none", String::as_str);
         Evaluation {
-            name: format!("best constant rule: {name}"),
-            picks: constant_picks(data, &data.all(), name),
+            name: format!("best constant rule ({name})"),
+            picks: constant_picks(data, &all, &order),
         }
     }
 }
@@ -162,14 +153,16 @@ mod tests {
     }
 
     #[test]
-    fn the_best_constant_rule_is_there_in_every_case() {
+    fn the_constant_rule_falls_back_where_its_choice_is_missing() {
         let data = data();
-        // z is best in b but not in a; y loses 1 and 1, x loses 0 and 2: a tie, to the first.
-        assert_eq!(best_constant(&data, &data.all()).as_deref(), Some("x"));
-        let rule = Evaluation::of_constant(&data, "x");
-        assert_eq!((rule.mean(), rule.max()), (1.0, 2.0));
-        // Without a, z is best in b, and a hasn't it: its first candidate is taken.
-        assert_eq!(nested_constant(&data, Split::Shape).unwrap().picks[0].row, 0);
+        // z loses 0 in half of the cases; y loses 1 and 1, x 0 and 2: a tie, to the first.
+        assert_eq!(preference(&data, &data.all()), ["z", "x", "y"]);
+        let rule = Evaluation::of_constant(&data);
+        assert_eq!((rule.mean(), rule.max()), (0.0, 0.0));
+        assert_eq!(rule.picks.iter().map(|p| p.row).collect::<Vec<_>>(), [0, 4]);
+        // Without a the order is z, y, x, and a has no z.
+        let nested = nested_constant(&data, Split::Shape).unwrap();
+        assert_eq!(nested.picks[0].row, 1);
     }
 
     #[test]

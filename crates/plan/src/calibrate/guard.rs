@@ -2,7 +2,7 @@
 //! clears a margin, which is set on training data alone.
 
 use super::data::Dataset;
-use super::evaluation::{best_constant, constant_picks};
+use super::evaluation::{constant_picks, preference};
 use super::fit::picks_by;
 
 /// A pair of schedules for one case: gains are incumbent/challenger, over 1 for the challenger.
@@ -29,15 +29,12 @@ pub fn margin(training: &[GuardCase]) -> f64 {
 }
 
 /// Training cases of a model by its held-out predictions: in every case the incumbent's row
-/// against the model's pick. Without incumbents the best constant rule is the incumbent; empty
-/// where there is none either.
+/// against the model's pick. Without incumbents the best constant rule is the incumbent.
 pub fn training_cases(data: &Dataset, predictions: &[f64], incumbents: &[usize]) -> Vec<GuardCase> {
     let rows: Vec<usize> = data.all().into_iter().filter(|r| predictions[*r] > 0.0).collect();
     let incumbents: Vec<usize> = if incumbents.is_empty() {
-        match best_constant(data, &rows) {
-            Some(name) => constant_picks(data, &rows, &name).iter().map(|p| p.row).collect(),
-            None => Vec::new(),
-        }
+        let order = preference(data, &rows);
+        constant_picks(data, &rows, &order).iter().map(|p| p.row).collect()
     } else {
         incumbents.to_vec()
     };

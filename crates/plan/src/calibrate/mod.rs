@@ -25,7 +25,7 @@ pub mod whole_launch;
 
 pub use code::code_hash;
 pub use data::{DataError, Dataset, Design, Sample, Split};
-pub use evaluation::{Evaluation, best_constant, nested_constant};
+pub use evaluation::{Evaluation, nested_constant, preference};
 pub use fit::{
     Fitted, OuterFold, Pick, Strategy, fit, frozen, leave_one_out, mean, nested, picks, picks_by,
     predict, select, train,

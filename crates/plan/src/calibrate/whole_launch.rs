@@ -154,8 +154,7 @@ pub fn model(family: Family, fitted: &[Fitted]) -> Result<Model, ModelError> {
 /// Fits a family on all rows and sets its confidence by nested leave-one-shape-out.
 ///
 /// `incumbents` are rows, at most one a case, whose schedule would be used without the model; the
-/// guard's margin is set on them. Without any the best constant rule stands in, and where no
-/// candidate is in every case either, the margin is the width of the interval (high/low).
+/// guard's margin is set on them. Without any the best constant rule stands in.
 ///
 /// # Errors
 /// [`DataError`] when there is nothing to fit or fewer than two shapes.
@@ -180,6 +179,33 @@ fn covering(sorted: &[f64], share: f64) -> f64 {
     sorted.get(rank.saturating_sub(1)).or(sorted.last()).copied().unwrap_or(1.0)
 }
 
+/// The interval of label/prediction that is to hold [`LEVEL`] of new labels, from the ratios of
+/// held-out rows; it always holds 1.
+pub fn interval(mut ratios: Vec<f64>) -> [f64; 2] {
+    let tail = (1.0 - LEVEL) / 2.0;
+    ratios.sort_by(f64::total_cmp);
+    let high = covering(&ratios, 1.0 - tail);
+    // The lower end by the same rule on the reciprocals.
+    let mut inverse: Vec<f64> = ratios.iter().map(|r| 1.0 / r).collect();
+    inverse.sort_by(f64::total_cmp);
+    let low = 1.0 / covering(&inverse, 1.0 - tail);
+    [low.min(1.0), high.max(1.0)]
+}
+
+/// The share of held-out labels inside an interval that was made without their own fold.
+pub fn coverage(data: &Dataset, folds: &[OuterFold]) -> f64 {
+    let ratio = |(row, prediction): &(usize, f64)| data.samples()[*row].label / prediction;
+    let (mut inside, mut all) = (0usize, 0usize);
+    for (i, fold) in folds.iter().enumerate() {
+        let others = folds.iter().enumerate().filter(|(j, _)| *j != i);
+        let [low, high] =
+            interval(others.flat_map(|(_, f)| f.predictions.iter().map(ratio)).collect());
+        all += fold.predictions.len();
+        inside += fold.predictions.iter().map(ratio).filter(|r| (low..=high).contains(r)).count();
+    }
+    inside as f64 / all.max(1) as f64
+}
+
 fn confidence(
     family: Family,
     data: &Dataset,
@@ -193,14 +219,8 @@ fn confidence(
     }
     let held: Vec<usize> = data.all().into_iter().filter(|r| predictions[*r] > 0.0).collect();
     let label = |row: usize| data.samples()[row].label;
-    let mut ratios: Vec<f64> = held.iter().map(|r| label(*r) / predictions[*r]).collect();
-    ratios.sort_by(f64::total_cmp);
-    let tail = (1.0 - LEVEL) / 2.0;
-    let high = covering(&ratios, 1.0 - tail);
-    // The lower end by the same rule on the reciprocals.
-    let mut inverse: Vec<f64> = ratios.iter().map(|r| 1.0 / r).collect();
-    inverse.sort_by(f64::total_cmp);
-    let low = 1.0 / covering(&inverse, 1.0 - tail);
+    let ratios = held.iter().map(|r| label(*r) / predictions[*r]).collect();
+    let [low, high] = interval(ratios);
 
     let mut slacks: Vec<f64> = picks_by(data, &held, |r| predictions[r])
         .iter()
@@ -212,8 +232,7 @@ fn confidence(
         .collect();
     slacks.sort_by(f64::total_cmp);
 
-    let margin = guard::training_cases(data, &predictions, incumbents);
-    let margin = if margin.is_empty() { high / low } else { guard::margin(&margin) };
+    let margin = guard::margin(&guard::training_cases(data, &predictions, incumbents));
     let ranges = (0..family.inputs().len()).map(|i| {
         let column = || rows.iter().map(|r| r[i]);
         [column().fold(f64::INFINITY, f64::min), column().fold(0.0, f64::max)]
@@ -221,8 +240,8 @@ fn confidence(
     let all = data.all();
     Confidence {
         level: LEVEL,
-        low: low.min(1.0),
-        high: high.max(1.0),
+        low,
+        high,
         slack: quantile(&slacks, LEVEL).max(1.0),
         margin: margin.max(1.0),
         ranges: ranges.collect(),
@@ -256,7 +275,7 @@ mod tests {
     /// Candidates whose times follow a known model with 5 % noise.
     fn synthetic(family: Family) -> (Vec<Sample>, Vec<Inputs>) {
         let mut random = Random::new(11);
-        let mut unit = move || (random.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let mut unit = move || (random.bits() >> 11) as f64 / (1u64 << 53) as f64;
         let (mut samples, mut rows) = (Vec::new(), Vec::new());
         for case in 0..10 {
             let size = (1 << case) as f64;

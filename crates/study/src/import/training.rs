@@ -1,0 +1,48 @@
+//! Labelled candidates with the inputs of the `whole-launch` model.
+
+use tilewright_plan::calibrate::{DataError, Dataset, Sample, whole_launch};
+use tilewright_plan::policy::whole_launch::{Family, Inputs};
+
+/// One measured candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingRow {
+    /// Case, shape, operator, label and samples.
+    pub sample: Sample,
+    /// What the model sees of it.
+    pub inputs: Inputs,
+    /// Whether it is the schedule that would be used in its case without the model. At most one
+    /// row a case.
+    pub incumbent: bool,
+}
+
+/// Training rows of one family on one target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Training {
+    /// The family.
+    pub family: Family,
+    /// The target that was measured.
+    pub target: String,
+    /// The rows.
+    pub rows: Vec<TrainingRow>,
+}
+
+impl Training {
+    /// The rows as a dataset with the designs of the family.
+    ///
+    /// # Errors
+    /// No rows, or a label that is no time.
+    pub fn dataset(&self) -> Result<Dataset, DataError> {
+        let samples = self.rows.iter().map(|r| r.sample.clone()).collect();
+        whole_launch::dataset(self.family, samples, &self.inputs())
+    }
+
+    /// The inputs of every row.
+    pub fn inputs(&self) -> Vec<Inputs> {
+        self.rows.iter().map(|r| r.inputs).collect()
+    }
+
+    /// The incumbents' rows.
+    pub fn incumbents(&self) -> Vec<usize> {
+        (0..self.rows.len()).filter(|r| self.rows[*r].incumbent).collect()
+    }
+}
