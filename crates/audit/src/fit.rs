@@ -45,6 +45,12 @@ pub fn nonnegative(rows: &[Vec<f64>], columns: usize) -> Option<Minimum> {
             .filter(|j| !passive[*j] && !blocked[*j] && norms[*j] > 0.0 && gradient[*j] > FLAT)
             .max_by(|a, b| gradient[*a].total_cmp(&gradient[*b]));
         let Some(entering) = steepest else {
+            // A column left out that depends on those taken could stand in for one of them.
+            for j in (0..columns).filter(|j| !passive[*j] && norms[*j] > 0.0) {
+                let taken = (0..columns).filter(|i| passive[*i]).chain([j]).collect::<Vec<_>>();
+                let flat = gradient[j] > -DEPENDENT.sqrt();
+                unique &= !flat || least_squares(&factor, &target, &taken).is_some();
+            }
             for (value, norm) in x.iter_mut().zip(&norms) {
                 *value = if *norm > 0.0 { *value / norm } else { 0.0 };
             }
@@ -222,5 +228,6 @@ mod tests {
         let rows = vec![vec![1.0, 1.0], vec![2.0, 2.0], vec![0.5, 0.5]];
         let minimum = nonnegative(&rows, 2).unwrap();
         assert!(violation(&rows, &minimum.coefficients).unwrap() < 1e-9);
+        assert!(!minimum.unique);
     }
 }

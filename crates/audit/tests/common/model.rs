@@ -1,0 +1,243 @@
+//! Fit and frozen plans.
+
+use super::{measure, sha};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+pub fn family(case: &Value) -> &'static str {
+    if case["family"] == "rows" { "cpu-rows" } else { "cpu-matrix" }
+}
+
+pub fn inputs(case: &Value) -> [&'static str; 3] {
+    if case["family"] == "rows" {
+        ["launch", "arithmetic", "rows"]
+    } else {
+        ["launch", "products", "tiles"]
+    }
+}
+
+struct Row {
+    case: String,
+    shape: String,
+    candidate: usize,
+    label: f64,
+    x: Vec<f64>,
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn rows(searches: &[&Value]) -> Vec<Row> {
+    let mut out = Vec::new();
+    for search in searches {
+        for (candidate, trial) in search["trials"].as_array().unwrap().iter().enumerate() {
+            if trial["outcome"] != "valid" {
+                continue;
+            }
+            let shape: Vec<String> =
+                search["case"]["shape"].as_array().unwrap().iter().map(Value::to_string).collect();
+            out.push(Row {
+                case: search["case"]["id"].as_str().unwrap().to_string(),
+                shape: shape.join("x"),
+                candidate,
+                label: trial["label_us"].as_f64().unwrap(),
+                x: floats(&search["candidates"][candidate]["inputs"]),
+            });
+        }
+    }
+    out
+}
+
+/// Nonnegative least squares by cyclic coordinate descent on the normal equations.
+fn fit(rows: &[&Row]) -> Vec<f64> {
+    let n = rows[0].x.len();
+    let scale: Vec<f64> = (0..n)
+        .map(|j| rows.iter().map(|r| (r.x[j] / r.label).powi(2)).sum::<f64>().sqrt())
+        .collect();
+    let a = |r: &Row, j: usize| r.x[j] / r.label / scale[j];
+    let gram: Vec<Vec<f64>> = (0..n)
+        .map(|i| (0..n).map(|j| rows.iter().map(|r| a(r, i) * a(r, j)).sum()).collect())
+        .collect();
+    let target: Vec<f64> = (0..n).map(|j| rows.iter().map(|r| a(r, j)).sum()).collect();
+    let mut c = vec![0.0; n];
+    for _ in 0..100_000 {
+        for j in 0..n {
+            let rest: f64 = (0..n).filter(|i| *i != j).map(|i| gram[j][i] * c[i]).sum();
+            c[j] = f64::max(0.0, (target[j] - rest) / gram[j][j]);
+        }
+    }
+    c.iter().zip(&scale).map(|(c, s)| c / s).collect()
+}
+
+pub fn predict(coefficients: &[f64], x: &[f64]) -> f64 {
+    coefficients.iter().zip(x).map(|(c, x)| c * x).sum()
+}
+
+/// Rows of each case: the smallest by a key, the first of equals.
+fn pick(rows: &[(usize, &Row)], key: impl Fn(usize) -> f64) -> usize {
+    rows.iter().fold(rows[0].0, |least, r| if key(r.0) < key(least) { r.0 } else { least })
+}
+
+fn rank(mut values: Vec<f64>, share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let rank = ((values.len() + 1) as f64 * share).ceil() as usize;
+    values[rank.min(values.len()) - 1]
+}
+
+pub fn quantile(mut values: Vec<f64>, q: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = q * (values.len() - 1) as f64;
+    let (low, high) = (values[at.floor() as usize], values[at.ceil() as usize]);
+    low + (high - low) * (at - at.floor())
+}
+
+pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
+    let rows = rows(searches);
+    let all: Vec<&Row> = rows.iter().collect();
+    let names = inputs(&searches[0]["case"]);
+    let coefficients = fit(&all);
+    let mut shapes: Vec<&str> = rows.iter().map(|r| r.shape.as_str()).collect();
+    shapes.sort_unstable();
+    shapes.dedup();
+    let mut held = vec![0.0; rows.len()];
+    for shape in &shapes {
+        let training: Vec<&Row> = rows.iter().filter(|r| r.shape != *shape).collect();
+        let c = fit(&training);
+        for (i, row) in rows.iter().enumerate().filter(|(_, r)| r.shape == *shape) {
+            held[i] = predict(&c, &row.x);
+        }
+    }
+    let mut cases: BTreeMap<&str, Vec<(usize, &Row)>> = BTreeMap::new();
+    for (i, row) in rows.iter().enumerate() {
+        cases.entry(&row.case).or_default().push((i, row));
+    }
+    let picks: Vec<(usize, usize)> =
+        cases.values().map(|own| (pick(own, |i| held[i]), pick(own, |i| rows[i].label))).collect();
+    let folds: Vec<Value> = shapes
+        .iter()
+        .map(|shape| {
+            let regrets: Vec<f64> = picks
+                .iter()
+                .filter(|(p, _)| rows[*p].shape == *shape)
+                .map(|(p, b)| rows[*p].label / rows[*b].label - 1.0)
+                .collect();
+            let mean = regrets.iter().sum::<f64>() / regrets.len() as f64;
+            let max = regrets.iter().copied().fold(0.0, f64::max);
+            json!({"held_out": shape, "regret_mean": mean, "regret_max": max})
+        })
+        .collect();
+    let incumbents: Vec<usize> = searches
+        .iter()
+        .filter_map(|s| {
+            let at = |r: &Row| {
+                s["case"]["id"] == r.case.as_str() && s["incumbent"] == json!(r.candidate)
+            };
+            rows.iter().position(at)
+        })
+        .collect();
+    let mut margin: f64 = 1.0;
+    for i in &incumbents {
+        let p = picks.iter().find(|(p, _)| rows[*p].case == rows[*i].case).unwrap().0;
+        margin = margin.max((held[*i] / held[p]) / (rows[*i].label / rows[p].label));
+    }
+    let ratio = |i: usize| rows[i].label / held[i];
+    let ranges: BTreeMap<&str, [f64; 2]> = names
+        .iter()
+        .enumerate()
+        .map(|(j, name)| {
+            let column = || rows.iter().map(|r| r.x[j]);
+            (*name, [column().fold(f64::MAX, f64::min), column().fold(0.0, f64::max)])
+        })
+        .collect();
+    let fit_rows: Vec<Value> = rows
+        .iter()
+        .map(|r| json!({"case": r.case, "candidate": r.candidate, "label_us": r.label}))
+        .collect();
+    let text: String =
+        rows.iter().map(|r| format!("{},{},{}\n", r.case, r.candidate, json!(r.label))).collect();
+    let terms: Vec<Value> = names
+        .iter()
+        .zip(&coefficients)
+        .map(|(term, c)| json!({"term": term, "capacity": null, "coefficient": c}))
+        .collect();
+    json!({
+        "schema": "tilewright-calibration-v1", "family": family, "rows": fit_rows,
+        "incumbents": incumbents, "terms": terms, "folds": folds,
+        "confidence": {
+            "level": 0.9,
+            "low": (1.0 / rank((0..rows.len()).map(|i| 1.0 / ratio(i)).collect(), 0.95)).min(1.0),
+            "high": rank((0..rows.len()).map(ratio).collect(), 0.95).max(1.0),
+            "slack": quantile(picks.iter().map(|(p, b)| held[*b] / held[*p]).collect(), 0.9),
+            "margin": margin, "ranges": ranges, "rows": rows.len(), "cases": cases.len(),
+            "shapes": shapes.len(),
+        },
+        "code_sha256": sha("code"), "data_sha256": sha(text),
+    })
+}
+
+/// Frozen plans of a case.
+pub fn frozen(
+    case: &Value,
+    candidates: &[Value],
+    fit: &Value,
+    identity: &str,
+    protocol: &Value,
+) -> Value {
+    let coefficients: Vec<f64> = fit["terms"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["coefficient"].as_f64().unwrap())
+        .collect();
+    let predictions: Vec<f64> =
+        candidates.iter().map(|c| predict(&coefficients, &floats(&c["inputs"]))).collect();
+    let score = |c: usize| candidates[c]["score"].as_f64().unwrap();
+    let first = |key: &dyn Fn(usize) -> f64| {
+        (0..candidates.len()).fold(0, |least, c| if key(c) < key(least) { c } else { least })
+    };
+    let (incumbent, challenger) = (first(&score), first(&|c| predictions[c]));
+    let plan = |c: usize| {
+        let kernel = sha(measure::kernel_text(case, c));
+        json!({
+            "candidate": c, "plan": candidates[c]["plan"], "mapping": candidates[c]["mapping"],
+            "kernel_sha256": kernel, "artifact_sha256": sha(format!("artifact {kernel}")),
+            "prediction_us": predictions[c],
+        })
+    };
+    let confidence = &fit["confidence"];
+    let number = |name: &str| confidence[name].as_f64().unwrap();
+    let least = predictions[challenger];
+    let likely = predictions.iter().filter(|p| **p <= least * number("slack")).count().max(1);
+    let gain = predictions[incumbent] / least;
+    let margin = protocol["guard"][family(case)].as_f64().unwrap();
+    let x = floats(&candidates[challenger]["inputs"]);
+    let outside = inputs(case).iter().zip(&x).any(|(name, x)| {
+        let range = floats(&confidence["ranges"][name]);
+        *x < range[0] / 2.0 || *x > range[1] * 2.0
+    });
+    let abstains = match (outside, likely > (candidates.len() / 4).max(4)) {
+        (true, _) => json!("an input is outside of training"),
+        (_, true) => json!("too many candidates look alike"),
+        _ => Value::Null,
+    };
+    let all: Vec<Value> = candidates
+        .iter()
+        .zip(&predictions)
+        .map(|(c, p)| json!({"plan": c["plan"], "score": c["score"], "prediction_us": p}))
+        .collect();
+    json!({
+        "schema": "tilewright-frozen-v1", "case": case,
+        "program_sha256": sha(format!("program {}", case["id"].as_str().unwrap())),
+        "target_sha256": sha("target"), "identity_sha256": identity, "driver": null,
+        "tool": "0.1.0", "profile_sha256": protocol["profile_sha256"],
+        "resource_table_sha256": null, "numeric_policy": "strict",
+        "space": measure::space(candidates.len()), "candidates": all,
+        "incumbent": plan(incumbent), "challenger": plan(challenger),
+        "advice": {
+            "interval_us": [least * number("low"), least * number("high")],
+            "shortlist": likely.min(3), "abstains": abstains, "predicted_gain": gain,
+            "margin": margin, "accepted": gain > margin && incumbent != challenger,
+        },
+    })
+}

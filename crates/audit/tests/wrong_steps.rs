@@ -1,0 +1,381 @@
+//! Records whose author went wrong at one step and wrote everything after it, ledger included, to
+//! fit: hashes can't show it, so the rule on the step itself must.
+
+mod common;
+
+use common::Record;
+use serde_json::{Value, json};
+use tilewright_audit::{Audit, Limits, audit};
+
+fn audited(name: &str, record: &Record) -> Audit {
+    let dir = record.write(name);
+    audit(dir.path(), &Limits::default()).unwrap()
+}
+
+/// Alters the file at `path` when it is written; these rules must fail, and no others.
+fn wrong(name: &str, path: &str, rules: &[&str], alter: impl Fn(&mut Value)) {
+    let touched = std::cell::Cell::new(false);
+    let record = Record::altered(&|p, value| {
+        if p == path {
+            let before = value.clone();
+            alter(value);
+            touched.set(before != *value);
+        }
+    });
+    assert!(touched.get(), "{name}: nothing was altered in {path}");
+    let audit = audited(name, &record);
+    let seen: Vec<_> = audit.rules.iter().filter(|r| r.failures > 0).collect();
+    assert_eq!(audit.failed(), rules, "{name}: {seen:#?}");
+}
+
+const SEARCH: &str = "search/softmax-f32-128x2048.json";
+const LABELS: &str = "labels/rmsnorm-f32-37x1537.json";
+const FROZEN: &str = "frozen/rmsnorm-f32-37x1537.json";
+const ROUND: &str = "replay/round-05.json";
+
+/// Removes an item of a list.
+fn remove(value: &mut Value, index: usize) {
+    value.as_array_mut().unwrap().remove(index);
+}
+
+fn scale(value: &mut Value, factor: f64) {
+    *value = json!(value.as_f64().unwrap() * factor);
+}
+
+#[test]
+fn labels() {
+    // Everything that follows from a label is derived from the wrong one.
+    wrong("label", SEARCH, &["search.labels"], |v| scale(&mut v["trials"][3]["label_us"], 1.01));
+    wrong("held-out label", LABELS, &["search.labels"], |v| {
+        scale(&mut v["trials"][3]["label_us"], 1.01);
+    });
+    wrong("label of a failure", SEARCH, &["search.labels"], |v| {
+        v["trials"][5]["label_us"] = json!(1.0);
+    });
+}
+
+#[test]
+fn seeds_and_orders() {
+    wrong("order", SEARCH, &["search.order"], |v| {
+        v["rounds"][1]["order"].as_array_mut().unwrap().swap(0, 1);
+    });
+    wrong("basis", LABELS, &["search.seeds"], |v| v["basis"] = json!("0".repeat(64)));
+    wrong("inputs", LABELS, &["search.seeds"], |v| v["inputs_seed"] = json!("0".repeat(16)));
+    wrong("path order", ROUND, &["replay.order", "replay.balance"], |v| {
+        v["cases"][0]["order"].as_array_mut().unwrap().swap(0, 1);
+    });
+    wrong("case order", ROUND, &["replay.order"], |v| {
+        v["cases"].as_array_mut().unwrap().swap(0, 1);
+    });
+}
+
+#[test]
+fn dropped_measurements() {
+    wrong("dropped trial", SEARCH, &["search.trials"], |v| remove(&mut v["trials"], 5));
+    wrong("dropped sample", SEARCH, &["search.samples"], |v| {
+        remove(&mut v["trials"][1]["rounds"][0]["single_ns"], 0);
+    });
+    wrong("dropped round", LABELS, &["search.trials"], |v| {
+        // The label is made to fit the round that is left.
+        remove(&mut v["trials"][1]["rounds"], 1);
+        let ns = &v["trials"][1]["rounds"][0]["batch_ns"];
+        let mut ns: Vec<f64> = ns.as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect();
+        ns.sort_by(f64::total_cmp);
+        v["trials"][1]["label_us"] = json!(ns[1] / 10.0 / 1000.0);
+    });
+    wrong("dropped candidate", SEARCH, &["search.space"], |v| v["space"]["legal"] = json!(9));
+    wrong("zero time", SEARCH, &["search.samples"], |v| {
+        v["trials"][1]["rounds"][0]["single_ns"][0] = json!(0);
+    });
+    wrong("dropped path", ROUND, &["replay.rounds"], |v| remove(&mut v["cases"][0]["runs"], 4));
+    wrong(
+        "dropped row",
+        "calibration/cpu-rows.json",
+        &["calibration.rows", "calibration.fit", "calibration.confidence"],
+        |v| {
+            remove(&mut v["rows"], 7);
+            // With the hash of the rows that are left, and the fit of all.
+            let text: String = v["rows"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|r| {
+                    let case = r["case"].as_str().unwrap();
+                    format!("{case},{},{}\n", r["candidate"], r["label_us"])
+                })
+                .collect();
+            v["data_sha256"] = json!(common::sha(text));
+            v["incumbents"] = json!([]);
+        },
+    );
+}
+
+#[test]
+fn a_missing_round_case_or_step() {
+    let drop_entry = |record: &mut Record, path: &str| {
+        record.entries.retain(|(_, body)| body["file"] != path);
+        record.files.remove(path);
+    };
+    let mut record = Record::valid();
+    drop_entry(&mut record, ROUND);
+    let failed = audited("missing round", &record).failed();
+    assert!(failed.contains(&"replay.rounds") && failed.contains(&"results.ratios"), "{failed:?}");
+
+    let mut record = Record::valid();
+    drop_entry(&mut record, LABELS);
+    let failed = audited("missing labels", &record).failed();
+    assert!(failed.contains(&"cases.complete"), "{failed:?}");
+
+    let mut record = Record::valid();
+    drop_entry(&mut record, SEARCH);
+    let failed = audited("missing search", &record).failed();
+    assert!(
+        failed.contains(&"cases.complete") && failed.contains(&"calibration.rows"),
+        "{failed:?}"
+    );
+
+    let mut record = Record::valid();
+    drop_entry(&mut record, "results.json");
+    assert_eq!(audited("missing results", &record).failed(), ["ledger.finished"]);
+}
+
+#[test]
+fn labels_before_the_freeze() {
+    let mut record = Record::valid();
+    let kinds: Vec<String> = record.entries.iter().map(|e| e.0.clone()).collect();
+    let freeze = kinds.iter().position(|k| k == "freeze").unwrap();
+    record.entries.swap(freeze, freeze + 1);
+    let failed = audited("early labels", &record).failed();
+    assert!(failed.contains(&"ledger.order"), "{failed:?}");
+
+    let mut record = Record::valid();
+    let calibration = kinds.iter().position(|k| k == "calibration").unwrap();
+    record.entries.swap(calibration, calibration - 1);
+    let failed = audited("late search", &record).failed();
+    assert!(failed.contains(&"ledger.order"), "{failed:?}");
+}
+
+#[test]
+fn hold_out_shapes_in_training() {
+    // A training case of a hold-out shape, honestly measured and fitted.
+    let id = "search/softmax-f32-512x512.json";
+    wrong("shape in both", id, &["cases.disjoint", "search.floor"], |v| {
+        v["case"]["shape"] = json!([37, 1537]);
+    });
+    let path = "calibration/cpu-rows.json";
+    let record = Record::altered(&|p, v| {
+        if p == path {
+            v["rows"][0]["case"] = json!("softmax-f32-37x1537");
+        }
+    });
+    let failed = audited("hold-out row", &record).failed();
+    assert!(
+        failed.contains(&"cases.disjoint") && failed.contains(&"calibration.rows"),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn choices() {
+    wrong("winner", SEARCH, &["search.winner"], |v| {
+        let winner = v["selection"]["winner"].as_u64().unwrap();
+        v["selection"]["winner"] = json!((winner + 1) % 4);
+    });
+    wrong("stale winner", SEARCH, &["search.winner"], |v| v["selection"]["fresh"] = Value::Null);
+    wrong("other kernel", SEARCH, &["search.winner"], |v| {
+        v["selection"]["fresh"]["kernel_sha256"] = json!(common::sha("x"));
+    });
+    wrong("unchecked", SEARCH, &["search.outputs"], |v| v["trials"][2]["check"] = Value::Null);
+    wrong("wrong output", SEARCH, &["search.outputs"], |v| {
+        v["trials"][2]["check"]["data"][0][2] = json!(1);
+    });
+    wrong("broken guard", SEARCH, &["search.outputs"], |v| {
+        v["trials"][2]["check"]["guards_intact"] = json!(false);
+    });
+    wrong("floor", SEARCH, &["search.floor"], |v| scale(&mut v["floor"]["floor_us"], 0.9));
+    let refused = "search/rmsnorm-f32-512x512.json";
+    wrong("impossible label", refused, &["search.floor"], |v| {
+        assert_eq!(v["trials"][4]["outcome"], "refused");
+        v["trials"][4]["outcome"] = json!("valid");
+        v["trials"][3]["outcome"] = json!("valid");
+        // Not even as the winner's.
+        v["trials"][4]["candidate"] = json!(4);
+        v["selection"]["winner"] = json!(4);
+        let fresh = v["trials"][4].clone();
+        v["selection"]["fresh"] = fresh;
+        remove(&mut v["selection"]["fresh"]["rounds"], 1);
+        let ns = v["selection"]["fresh"]["rounds"][0]["batch_ns"].as_array().unwrap();
+        let mut ns: Vec<f64> = ns.iter().map(|n| n.as_f64().unwrap()).collect();
+        ns.sort_by(f64::total_cmp);
+        v["selection"]["fresh"]["label_us"] = json!(ns[1] / 10.0 / 1000.0);
+    });
+    wrong("present control", SEARCH, &["search.controls"], |v| {
+        v["controls"][0]["outcome"] = json!("missing");
+        v["controls"][0]["label_us"] = Value::Null;
+    });
+}
+
+#[test]
+fn fits() {
+    let path = "calibration/cpu-rows.json";
+    wrong("coefficient", path, &["calibration.fit"], |v| {
+        scale(&mut v["terms"][1]["coefficient"], 1.001);
+    });
+    wrong("margin", path, &["calibration.confidence"], |v| {
+        v["confidence"]["margin"] = json!(1.001);
+    });
+    wrong("interval", path, &["calibration.confidence"], |v| {
+        scale(&mut v["confidence"]["high"], 2.0);
+    });
+    wrong("fold", path, &["calibration.folds"], |v| v["folds"][0]["regret_mean"] = json!(0.5));
+    wrong("dropped fold", path, &["calibration.folds"], |v| remove(&mut v["folds"], 1));
+    wrong("data hash", path, &["calibration.rows"], |v| v["data_sha256"] = json!("0".repeat(64)));
+    let profile = "profile.json";
+    wrong("profile", profile, &["calibration.profile"], |v| {
+        scale(&mut v["fits"][0]["terms"][1]["coefficient"], 1.001);
+    });
+}
+
+#[test]
+fn frozen_plans() {
+    wrong("prediction", FROZEN, &["frozen.predictions"], |v| {
+        scale(&mut v["candidates"][0]["prediction_us"], 1.01);
+    });
+    wrong("challenger", FROZEN, &["frozen.choices", "frozen.kernels"], |v| {
+        // A worse candidate under the challenger's name, with everything that belongs to it.
+        let prediction = v["candidates"][0]["prediction_us"].clone();
+        v["challenger"] = json!({
+            "candidate": 0, "plan": 1, "mapping": {"width": 1}, "prediction_us": prediction,
+            "kernel_sha256": common::sha("kernel rmsnorm-f32-37x1537 0\n"),
+            "artifact_sha256": common::sha(format!(
+                "artifact {}", common::sha("kernel rmsnorm-f32-37x1537 0\n")
+            )),
+        });
+    });
+    wrong("acceptance", FROZEN, &["frozen.advice"], |v| {
+        let accepted = v["advice"]["accepted"].as_bool().unwrap();
+        v["advice"]["accepted"] = json!(!accepted);
+    });
+    wrong("abstention", FROZEN, &["frozen.advice"], |v| v["advice"]["abstains"] = json!("no"));
+    wrong("other profile", FROZEN, &["frozen.protocol"], |v| {
+        v["profile_sha256"] = json!("0".repeat(64));
+    });
+    wrong("other machine", FROZEN, &["machine.identity"], |v| {
+        v["identity_sha256"] = json!("0".repeat(64));
+    });
+    wrong("other mapping", FROZEN, &["frozen.labels"], |v| {
+        v["incumbent"]["mapping"] = json!({"width": 64});
+    });
+    wrong("another protocol", LABELS, &["frozen.labels"], |v| {
+        v["protocol"]["sample_ns"] = json!(5);
+    });
+}
+
+#[test]
+fn replays() {
+    let run = |v: &mut Value, path: usize, field: &str, value: Value| {
+        v["cases"][0]["runs"][path][field] = value;
+    };
+    wrong("other kernel", ROUND, &["replay.kernels"], |v| {
+        run(v, 2, "kernel_sha256", json!(common::sha("x")));
+    });
+    wrong("unchecked", ROUND, &["replay.outputs"], |v| run(v, 1, "check", Value::Null));
+    wrong("short", ROUND, &["replay.samples"], |v| {
+        remove(&mut v["cases"][0]["runs"][1]["batch_ns"], 0);
+    });
+    wrong("another protocol", ROUND, &["replay.rounds"], |v| {
+        v["protocol"]["sample_ns"] = json!(5);
+    });
+    wrong(
+        "other round",
+        ROUND,
+        &[
+            "replay.rounds",
+            "replay.order",
+            "results.ratios",
+            "results.verdicts",
+            "results.guard",
+            "results.gate",
+        ],
+        |v| {
+            v["round"] = json!(6);
+        },
+    );
+}
+
+#[test]
+fn results() {
+    let path = "results.json";
+    wrong("regret", path, &["results.regret"], |v| {
+        v["cases"][0]["regret"]["challenger"] = json!(0.0001);
+    });
+    wrong("ratio", path, &["results.ratios"], |v| {
+        scale(&mut v["cases"][0]["gain"]["median"], 1.01);
+    });
+    wrong("control ratio", path, &["results.ratios"], |v| {
+        scale(&mut v["cases"][0]["paths"][4]["ratio"]["median"], 1.01);
+    });
+    wrong("floor", path, &["results.verdicts"], |v| scale(&mut v["cases"][0]["floor"], 0.5));
+    wrong("verdict", path, &["results.verdicts"], |v| {
+        let own = v["cases"][0]["verdict"].clone();
+        v["cases"][0]["verdict"] = json!(if own == "win" { "tie" } else { "win" });
+    });
+    wrong("coverage", path, &["results.coverage"], |v| {
+        v["cases"][0]["coverage"]["inside"] = json!(1);
+    });
+    wrong("guard", path, &["results.guard"], |v| v["losers"] = json!(7));
+    wrong("dropped case", path, &["results.summary"], |v| remove(&mut v["cases"], 5));
+    wrong("gate", path, &["results.gate"], |v| v["gate"]["rules"][0]["limit"] = json!(9.0));
+    wrong("more", path, &["results.summary"], |v| v["speed"] = json!("great"));
+    wrong("rule that nobody can check", "protocol.json", &["results.summary"], |v| {
+        v["acceptance"]["beauty"] = json!(1.0);
+    });
+}
+
+#[test]
+fn markup_and_paths() {
+    let machine = "machine.json";
+    wrong("markup", machine, &["names.safe"], |v| {
+        v["controls"][0]["version"] = json!("<img src=x onerror=alert(1)>");
+    });
+    wrong("markup in a key", machine, &["names.safe"], |v| v["target"]["<b>"] = json!(1));
+    wrong("control character", machine, &["names.safe"], |v| {
+        v["controls"][0]["version"] = json!("a\u{1b}[31m");
+    });
+    wrong("path", machine, &["names.private"], |v| {
+        v["controls"][0]["version"] = json!("built in /home/me/src");
+    });
+    wrong("mapping", SEARCH, &["names.safe"], |v| {
+        v["candidates"][0]["mapping"] = json!({"layout": "</script>"});
+    });
+    // A message may quote markup: whoever prints it escapes it.
+    let message = json!({"rule": null, "message": "<b>no</b>"});
+    let record = Record::altered(&|p, v| {
+        if p == SEARCH {
+            v["trials"][5]["error"] = message.clone();
+        }
+    });
+    assert!(audited("message", &record).passed());
+    let mut record = Record::valid();
+    for (_, body) in &mut record.entries {
+        if body["file"] == SEARCH {
+            body["file"] = json!("../search/softmax-f32-128x2048.json");
+        }
+    }
+    let failed = audited("outside", &record).failed();
+    assert!(failed.contains(&"names.safe") && failed.contains(&"files.hash"), "{failed:?}");
+}
+
+#[test]
+fn a_second_freeze() {
+    let mut record = Record::valid();
+    let freeze = record.entries.iter().find(|e| e.0 == "freeze").unwrap().clone();
+    let mut body = freeze.1;
+    body["plans"] = json!([]);
+    record.entries.insert(record.entries.len() - 1, ("freeze".to_string(), body));
+    let failed = audited("second freeze", &record).failed();
+    // Its number repeats the first one's, and it has neither labels nor rounds.
+    for rule in ["ledger.freezes", "cases.complete", "replay.rounds"] {
+        assert!(failed.contains(&rule), "{failed:?}");
+    }
+}
