@@ -32,6 +32,8 @@ pub enum Command {
     Plan(Box<PlanArgs>),
     /// Print one stage on the road from program to machine code.
     Show(Box<ShowArgs>),
+    /// Fit a cost model to measurements, and say what it is worth on shapes it hasn't seen.
+    Calibrate(Box<crate::commands::calibrate::CalibrateArgs>),
 }
 
 /// `devices`.

@@ -94,8 +94,8 @@ pub fn device(
         "cuda" => Err(missing("CUDA")),
         _ if cuda == Some(true) => Err(missing("CUDA")),
         "metal" => Err(missing("Metal")),
-        _ => Err(CliError::Usage(format!(
-            "unknown device `{name}`: use cpu, cuda, cuda:N or metal"
-        ))),
+        _ => {
+            Err(CliError::Usage(format!("unknown device `{name}`: use cpu, cuda, cuda:N or metal")))
+        }
     }
 }

@@ -22,6 +22,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::run(args),
         Command::Plan(args) => commands::plan::run(args),
         Command::Show(args) => commands::show::run(args),
+        Command::Calibrate(args) => commands::calibrate::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

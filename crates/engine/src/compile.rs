@@ -11,7 +11,7 @@ use tilewright_ir::Program;
 use tilewright_kernel::kernel::Kernel;
 use tilewright_kernel::lower::Rule;
 use tilewright_plan::{Hash256, Target};
-use tilewright_runtime::{Device, RuntimeError};
+use tilewright_runtime::{Device, Executable, RuntimeError};
 
 /// A device with the programs that were compiled for it. Clones share both.
 #[derive(Clone)]
@@ -85,7 +85,7 @@ pub struct Compiled {
 #[derive(Debug)]
 struct Origin {
     plan: Plan,
-    chosen: usize,
+    chosen: Option<usize>,
     rejected: Vec<RejectedPlan>,
     launches: Vec<Kernel>,
 }
@@ -96,9 +96,17 @@ impl Compiled {
         &self.origin.plan
     }
 
-    /// Index of the compiled candidate in the ranking.
-    pub fn chosen(&self) -> usize {
+    /// Index of the compiled candidate in the ranking; `None` for the general lowering.
+    pub fn chosen(&self) -> Option<usize> {
         self.origin.chosen
+    }
+
+    /// The compiled plan in one line.
+    pub fn describe(&self) -> String {
+        match self.origin.chosen {
+            Some(candidate) => self.origin.plan.describe(candidate),
+            None => "general lowering, slow".to_string(),
+        }
     }
 
     /// Candidates that ranked higher and were rejected after planning.
@@ -160,7 +168,12 @@ impl Compiled {
 }
 
 fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
-    plan.ranking.winner()?;
+    plan.require()?;
+    if plan.general.is_some() {
+        let lowered = plan.lower_general()?;
+        let executable = device.compile(&lowered.launches)?;
+        return join(plan, None, Vec::new(), lowered.launches, executable);
+    }
     let mut rejected = Vec::new();
     for &candidate in &plan.ranking.order {
         let mut reject = |rule: String, detail: String| {
@@ -185,10 +198,19 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
             }
             Err(error) => return Err(error.into()),
         };
-        let handle = Handle::new(&plan.program, &lowered.launches, executable)?;
-        let launches = lowered.launches;
-        let origin = Origin { plan: plan.clone(), chosen: candidate, rejected, launches };
-        return Ok(Compiled { handle, origin: Arc::new(origin) });
+        return join(plan, Some(candidate), rejected, lowered.launches, executable);
     }
     Err(EngineError::Rejected { program: plan.program.name.clone(), rejected })
+}
+
+fn join(
+    plan: &Plan,
+    chosen: Option<usize>,
+    rejected: Vec<RejectedPlan>,
+    launches: Vec<Kernel>,
+    executable: Box<dyn Executable>,
+) -> Result<Compiled, EngineError> {
+    let handle = Handle::new(&plan.program, &launches, executable)?;
+    let origin = Origin { plan: plan.clone(), chosen, rejected, launches };
+    Ok(Compiled { handle, origin: Arc::new(origin) })
 }

@@ -8,8 +8,9 @@ use crate::tensor::{Input, Output, TensorArg};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_ir::entity::Id;
-use tilewright_ir::program::{Access, Program};
+use tilewright_ir::program::{Access, Bounds, Op, Program};
 use tilewright_kernel::kernel::{Arg, ArgKind, ArgSource, Kernel};
+use tilewright_kernel::lower::{self, Precondition};
 use tilewright_runtime::{ArgValue, Buffer, Executable, RuntimeError};
 
 /// Most arguments of all kernels of one launch together.
@@ -42,6 +43,10 @@ pub struct Handle {
 
 struct Code {
     signature: Signature,
+    /// What only the sizes of a launch can vouch for; empty for programs of the planned families.
+    preconditions: Vec<Precondition>,
+    /// The program that they are about.
+    program: Program,
     slots: Vec<Slot>,
     scratch: Mutex<Vec<Buffer>>,
     executable: Box<dyn Executable>,
@@ -59,6 +64,8 @@ impl Handle {
         executable: Box<dyn Executable>,
     ) -> Result<Self, LaunchError> {
         let signature = Signature::of(program)?;
+        check_gathers(program)?;
+        let preconditions = lower::preconditions(program);
         let mut slots = Vec::new();
         let mut scratch: Vec<(String, Buffer)> = Vec::new();
         for kernel in launches {
@@ -72,7 +79,9 @@ impl Handle {
         }
         let scratch = Mutex::new(scratch.into_iter().map(|(_, buffer)| buffer).collect());
         let scalars = vec![None; signature.scalars.len()];
-        Ok(Handle { code: Arc::new(Code { signature, slots, scratch, executable }), scalars })
+        let program = program.clone();
+        let code = Code { signature, preconditions, program, slots, scratch, executable };
+        Ok(Handle { code: Arc::new(code), scalars })
     }
 
     /// What a launch must bring.
@@ -175,6 +184,14 @@ impl Handle {
             sizes[index] = Some(*value);
         }
         self.code.signature.resolve(&tensors[..count], &mut sizes)?;
+        for precondition in &self.code.preconditions {
+            let dims = &self.code.signature.dims;
+            let size = |id| {
+                let at = dims.iter().position(|d| d.id == id);
+                at.and_then(|at| sizes[at]).unwrap_or(0)
+            };
+            precondition.check(&self.code.program, size)?;
+        }
         let mut scalars = [None; MAX_ITEMS];
         for (slot, value) in scalars.iter_mut().zip(&self.scalars) {
             *slot = *value;
@@ -325,4 +342,18 @@ fn slot(
         }
         _ => Err(wrong("it comes from nothing in the program")),
     }
+}
+
+/// Refuses loads at data-dependent indices that are assumed in bounds: no launch could check
+/// them, and safe code must not read what lies beyond a tensor.
+fn check_gathers(program: &Program) -> Result<(), LaunchError> {
+    for (_, op) in program.ops.iter() {
+        if let Op::Load { tensor, coords, bounds: Bounds::Assume } = &op.op
+            && coords.iter().any(|c| c.gather.is_some())
+        {
+            let tensor = program.tensors[*tensor].name.clone();
+            return Err(LaunchError::UncheckedGather { tensor });
+        }
+    }
+    Ok(())
 }

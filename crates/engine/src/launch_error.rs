@@ -1,6 +1,7 @@
 //! Broken launch preconditions.
 
 use tilewright_ir::DType;
+use tilewright_kernel::lower::OutOfBounds;
 use tilewright_runtime::RuntimeError;
 
 /// Why a launch was refused, or how it failed. Nothing ran unless it is
@@ -32,6 +33,18 @@ pub enum LaunchError {
          tensor its shape"
     )]
     UnknownSize { dim: String },
+    #[error(
+        "tensor `{tensor}` has {len} elements, which is no whole number of {unit} elements for \
+         each of `{dim}`"
+    )]
+    Ragged { tensor: String, dim: String, len: u64, unit: u64 },
+    #[error("an access may leave its tensor: {0}")]
+    OutOfBounds(#[from] OutOfBounds),
+    #[error(
+        "`{tensor}` is read at gathered indices without a fill: data can't be checked at a \
+         launch, so give the load a fill"
+    )]
+    UncheckedGather { tensor: String },
     #[error("the program has no dimension `{name}` that a launch can set; it has {known}")]
     UnknownDim { name: String, known: String },
     #[error("tensor `{tensor}`: stride of dimension {axis} is {expected}, not {found}")]

@@ -9,9 +9,10 @@ use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::program::Extent;
 use tilewright_ir::verify::verify;
 use tilewright_kernel::lower::{self, LowerError, Lowered};
+use tilewright_plan::hash::Canonical;
 use tilewright_plan::mapping::Mapping;
 use tilewright_plan::ranking::{Ranking, describe};
-use tilewright_plan::{Hash256, Policy, Request, SpaceOptions, Target, policy};
+use tilewright_plan::{Hash256, PlanError, Policy, Request, SpaceOptions, Target, policy};
 
 /// What to plan with.
 #[derive(Clone, Default)]
@@ -43,8 +44,11 @@ pub struct Plan {
     pub facts: Facts,
     /// The target.
     pub target: Target,
-    /// The ranking.
+    /// The ranking. Without a candidate if the program is in no planned family.
     pub ranking: Ranking,
+    /// Why the program is in no planned family, if it is in none. Such a program runs by a slow
+    /// general lowering.
+    pub general: Option<String>,
 }
 
 impl Plan {
@@ -62,15 +66,32 @@ impl Plan {
         let facts = analysis::facts(program);
         let mut request = Request::new(program, &facts).options(options.space.clone());
         request.sizes = options.sizes.clone();
-        let ranking = match &options.policy {
-            Some(policy) => tilewright_plan::plan(&request, target, policy.as_ref())?,
+        let default;
+        let policy: &dyn Policy = match &options.policy {
+            Some(policy) => policy.as_ref(),
             None => {
                 let rows = !matches!(facts.family, Family::Matrix(_));
-                let policy = policy::by_name(policy::default_name(target, rows), None)?;
-                tilewright_plan::plan(&request, target, policy.as_ref())?
+                default = policy::by_name(policy::default_name(target, rows), None)?;
+                default.as_ref()
             }
         };
-        Ok(Plan { program: program.clone(), facts, target: target.clone(), ranking })
+        let (ranking, general) = match tilewright_plan::plan(&request, target, policy) {
+            Ok(ranking) => (ranking, None),
+            Err(PlanError::Family(reason)) => (unranked(program, target, policy), Some(reason)),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Plan { program: program.clone(), facts, target: target.clone(), ranking, general })
+    }
+
+    /// Checks that there is something to compile: a legal candidate, or the general lowering.
+    ///
+    /// # Errors
+    /// No candidate is legal.
+    pub fn require(&self) -> Result<(), PlanError> {
+        if self.general.is_none() {
+            self.ranking.winner()?;
+        }
+        Ok(())
     }
 
     /// Hash of everything that the plan depends on.
@@ -94,6 +115,29 @@ impl Plan {
         program
     }
 
+    /// Lowers the program without a plan, slowly.
+    ///
+    /// # Errors
+    /// A tile has no usable bound of its size, or its storage is over the limit.
+    pub fn lower_general(&self) -> Result<Lowered, LowerError> {
+        let bytes = self.program.values.iter().map(|(_, v)| v.ty.dtype.bytes()).max();
+        let lanes = match (self.target.cpu_facts(), self.target.gpu_facts()) {
+            (Some(cpu), _) => cpu.lanes(bytes.unwrap_or(4).max(4)),
+            (None, Some(gpu)) => gpu.lanes,
+            (None, None) => 1,
+        };
+        lower::lower_any(&self.program, lanes, &self.lower_options())
+    }
+
+    fn lower_options(&self) -> lower::Options {
+        match self.target.gpu_facts() {
+            Some(gpu) => {
+                lower::Options { shared_limit: gpu.shared_bytes, ..lower::Options::default() }
+            }
+            None => lower::Options::default(),
+        }
+    }
+
     /// Lowers a candidate by its index in the ranking.
     ///
     /// # Errors
@@ -107,19 +151,40 @@ impl Plan {
             });
         };
         let mapping = &candidate.mapping;
-        let options = match self.target.gpu_facts() {
-            Some(gpu) => lower::Options { shared_limit: gpu.shared_bytes, ..Default::default() },
-            None => lower::Options::default(),
-        };
         let program = self.bound_program(mapping);
         // Facts of the program as planned hold for it with its blocks bound; those that the
         // blocks decide are stronger now.
         let facts = analysis::facts(&program);
-        lower::lower(&program, &facts, mapping, &options)
+        lower::lower(&program, &facts, mapping, &self.lower_options())
+    }
+
+    /// The top of the ranking in words, or why there is none.
+    pub fn explain(&self, top: usize) -> String {
+        match &self.general {
+            None => self.ranking.explain(top),
+            Some(reason) => {
+                format!("no planned family fits, so a slow general lowering is used: {reason}\n")
+            }
+        }
     }
 
     /// A candidate in one line.
     pub fn describe(&self, candidate: usize) -> String {
         self.ranking.candidates.get(candidate).map_or_else(String::new, |c| describe(&c.mapping))
+    }
+}
+
+/// The ranking of a program that has no candidates.
+fn unranked(program: &Program, target: &Target, policy: &dyn Policy) -> Ranking {
+    let mut key = Canonical::new("general");
+    key.text("program", &format!("{program:?}")).text("target", &target.hash().to_string());
+    Ranking {
+        target: target.name.clone(),
+        target_hash: target.hash(),
+        policy: policy.name().to_string(),
+        unit: policy.unit(),
+        key: key.hash(),
+        candidates: Vec::new(),
+        order: Vec::new(),
     }
 }

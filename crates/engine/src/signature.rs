@@ -152,9 +152,7 @@ impl Signature {
             self.take_strides(sig, arg, sizes)?;
         }
         for (dim, size) in self.dims.iter().zip(sizes.iter()) {
-            let Some(value) = *size else {
-                return Err(LaunchError::UnknownSize { dim: dim.name.clone() });
-            };
+            let Some(value) = *size else { return Err(self.unknown(tensors, sizes)) };
             if !value.is_multiple_of(dim.divisor) {
                 let (dim, divisor) = (dim.name.clone(), dim.divisor);
                 return Err(LaunchError::Divisor { dim, divisor, value });
@@ -240,34 +238,27 @@ impl Signature {
     /// Finds one unknown size from the length of a packed tensor. Returns whether it did.
     fn infer_one(&self, tensors: &[TensorArg], sizes: &mut Sizes) -> bool {
         for (sig, arg) in self.tensors.iter().zip(tensors) {
-            if arg.shape.is_some() || arg.strides.is_some() {
-                continue;
-            }
-            let mut unknown = None;
-            let mut product = Some(1u64);
-            for size in &sig.shape {
-                match size {
-                    Size::Dim(d) if sizes[*d].is_none() => {
-                        // Two unknowns, even the same one twice, leave the length ambiguous.
-                        if unknown.replace(*d).is_some() {
-                            product = None;
-                        }
-                    }
-                    other => {
-                        let n = value(*other, sizes).unwrap_or(0);
-                        product = product.and_then(|p| p.checked_mul(n));
-                    }
-                }
-            }
-            if let (Some(d), Some(product)) = (unknown, product)
-                && product > 0
-                && (arg.len as u64).is_multiple_of(product)
+            if let Some((dim, unit)) = lone_unknown(sig, arg, sizes)
+                && (arg.len as u64).is_multiple_of(unit)
             {
-                sizes[d] = Some(arg.len as u64 / product);
+                sizes[dim] = Some(arg.len as u64 / unit);
                 return true;
             }
         }
         false
+    }
+
+    /// Why a size is unknown: a tensor whose length doesn't divide, or nothing that tells.
+    fn unknown(&self, tensors: &[TensorArg], sizes: &Sizes) -> LaunchError {
+        for (sig, arg) in self.tensors.iter().zip(tensors) {
+            if let Some((dim, unit)) = lone_unknown(sig, arg, sizes) {
+                let (tensor, dim) = (sig.name.clone(), self.dims[dim].name.clone());
+                return LaunchError::Ragged { tensor, dim, len: arg.len as u64, unit };
+            }
+        }
+        let unknown = self.dims.iter().zip(sizes).find(|(_, size)| size.is_none());
+        let dim = unknown.map(|(dim, _)| dim.name.clone()).unwrap_or_default();
+        LaunchError::UnknownSize { dim }
     }
 
     /// Takes sizes that only occur as strides: stated, or else the packed ones.
@@ -399,4 +390,22 @@ fn value(size: Size, sizes: &Sizes) -> Option<u64> {
         Size::Const(n) => Some(n),
         Size::Dim(d) => sizes[d],
     }
+}
+
+/// The only unknown size of a tensor given without shape and strides, and the product of the
+/// others if it isn't zero. Two unknowns, even the same one twice, leave a length ambiguous.
+fn lone_unknown(sig: &TensorSignature, arg: &TensorArg, sizes: &Sizes) -> Option<(usize, u64)> {
+    if arg.shape.is_some() || arg.strides.is_some() {
+        return None;
+    }
+    let mut unknown = None;
+    let mut product = 1u64;
+    for size in &sig.shape {
+        match (size, value(*size, sizes)) {
+            (_, Some(n)) => product = product.checked_mul(n)?,
+            (Size::Dim(d), None) if unknown.is_none() => unknown = Some(*d),
+            _ => return None,
+        }
+    }
+    unknown.filter(|_| product > 0).map(|dim| (dim, product))
 }

@@ -59,7 +59,7 @@ impl Task {
     /// candidate is legal.
     pub fn plan(&self, engine: &Engine) -> Result<Planned, EngineError> {
         let plan = engine.plan(&self.program, &self.options)?;
-        plan.ranking.winner()?;
+        plan.require().map_err(EngineError::Plan)?;
         Ok(Planned { engine: engine.clone(), plan, scalars: self.scalars.clone() })
     }
 }
@@ -80,7 +80,7 @@ impl Planned {
 
     /// The top of the ranking in words.
     pub fn explain(&self) -> String {
-        self.plan.ranking.explain(5)
+        self.plan.explain(5)
     }
 
     /// Compiles the best candidate that lowering and the device accept.

@@ -145,7 +145,7 @@ fn buffers_arrays_and_slices_serve_alike() {
     let x = Buffer::zeros(DType::F32, 8).unwrap();
     let mut y = [0f32; 8];
     handle.run(&[&x], &mut y).unwrap();
-    handle.run(&[&&y.clone()[..]], &mut &mut y[..]).unwrap();
+    handle.run(&[&&[1f32; 8][..]], &mut &mut y[..]).unwrap();
 }
 
 #[test]
@@ -213,6 +213,8 @@ fn every_broken_precondition_has_its_error() {
     assert!(matches!(e, E::Stride { axis: 1, expected: 1, found: 2, .. }), "{e}");
     let e = error(handle.run(&[&x], &mut vec![0f32; 63]));
     assert!(matches!(e, E::Length { needs: 64, has: 63, .. }), "{e}");
+    let e = error(handle.run(&[&vec![0f32; 62]], &mut vec![0f32; 62]));
+    assert!(matches!(e, E::Ragged { len: 62, unit: 4, .. }), "{e}");
     let e = error(handle.run(&[&vec![0f32; 404]], &mut vec![0f32; 404]));
     assert!(matches!(e, E::TooLarge { max: 100, value: 101, .. }), "{e}");
     let stated = LaunchOptions { dims: &[("cols", 4)], scalars: &[] };

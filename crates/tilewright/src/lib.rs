@@ -51,7 +51,7 @@ pub enum Error {
     Text(#[from] ReadError),
     /// Planning, compiling or checking failed.
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(Box<EngineError>),
     /// A launch was refused or failed.
     #[error(transparent)]
     Launch(#[from] LaunchError),
@@ -61,6 +61,12 @@ pub enum Error {
     /// A dimension doesn't take the size.
     #[error(transparent)]
     Bind(#[from] program::BindError),
+}
+
+impl From<EngineError> for Error {
+    fn from(error: EngineError) -> Self {
+        Error::Engine(Box::new(error))
+    }
 }
 
 /// An engine on this machine's CPU, with its best instruction set and all cores.

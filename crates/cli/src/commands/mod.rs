@@ -1,5 +1,6 @@
 //! The commands.
 
+pub mod calibrate;
 pub mod devices;
 pub mod plan;
 pub mod run;

@@ -8,6 +8,7 @@ use crate::request::Request;
 use crate::schedule::plan_options;
 use crate::table::{Table, digits};
 use tilewright_engine::Plan;
+use tilewright_plan::PlanError;
 use tilewright_plan::json::PlanObject;
 use tilewright_plan::ranking::describe;
 
@@ -21,6 +22,9 @@ const TOP: usize = 5;
 pub fn run(args: &PlanArgs) -> Result<(), CliError> {
     let request = Request::new(&args.op)?;
     let plan = make(&request, &args.schedule, &args.target, None)?;
+    if let Some(reason) = plan.general {
+        return Err(CliError::usage(PlanError::Family(reason)));
+    }
     let top = if args.all { None } else { Some(TOP) };
     if args.json {
         let (shape, dtype) = (request.shape.as_str(), request.dtype.name());

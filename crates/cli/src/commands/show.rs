@@ -9,6 +9,7 @@ use crate::request::Request;
 use tilewright_engine::Engine;
 use tilewright_ir::{analysis, text};
 use tilewright_kernel::text::print as print_kernel;
+use tilewright_plan::PlanError;
 
 /// Runs the command.
 ///
@@ -36,6 +37,11 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
         plan.ranking.winner().map_err(CliError::usage)?;
         Ok::<usize, CliError>(plan.ranking.chosen().unwrap_or(0))
     };
+    if let Some(reason) = &plan.general
+        && matches!(args.emit, Emit::Candidates | Emit::Plan)
+    {
+        return Err(CliError::usage(PlanError::Family(reason.clone())));
+    }
     match args.emit {
         Emit::Candidates => print(&every_candidate(&plan)),
         Emit::Plan => {
@@ -44,13 +50,16 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
             print(&format!("{}\n\n{:#?}\n", plan.describe(chosen), candidate))
         }
         Emit::Asm => {
-            winner()?;
             let device = machine::cpu(args.isa.as_deref(), args.schedule.cpu_threads)?;
             let compiled = Engine::new(device).compile(&plan)?;
             print(&compiled.handle().executable().disassembly())
         }
         Emit::Kernel | Emit::Program | Emit::Facts => {
-            let lowered = plan.lower(winner()?).map_err(CliError::usage)?;
+            let lowered = match plan.general {
+                Some(_) => plan.lower_general(),
+                None => plan.lower(winner()?),
+            };
+            let lowered = lowered.map_err(CliError::usage)?;
             let texts: Vec<String> = lowered.launches.iter().map(print_kernel).collect();
             print(&texts.join("\n"))
         }

@@ -6,7 +6,10 @@ use tilewright::{CpuIsa, CpuOptions, Engine, Error, Program, Task, inputs};
 
 /// The instruction sets that this machine can be made to use.
 pub fn isas() -> Vec<CpuIsa> {
-    [CpuIsa::Avx512, CpuIsa::Avx2].into_iter().filter(|isa| open(*isa).is_ok()).collect()
+    [CpuIsa::Avx512, CpuIsa::Avx2, CpuIsa::Portable]
+        .into_iter()
+        .filter(|isa| open(*isa).is_ok())
+        .collect()
 }
 
 fn open(isa: CpuIsa) -> Result<Engine, Error> {

@@ -180,7 +180,7 @@ impl Report {
                 threads: outcome.threads,
             },
             plan: PlanSummary {
-                mapping: outcome.plan.describe(outcome.compiled.chosen()),
+                mapping: outcome.compiled.describe(),
                 policy: ranking.policy.clone(),
                 unit: ranking.unit.name().to_string(),
                 key: ranking.key.to_string(),
@@ -208,7 +208,7 @@ impl Report {
             check,
             time,
             outputs: written.iter().map(|p| p.display().to_string()).collect(),
-            explanation: ranking.explain(TOP),
+            explanation: outcome.plan.explain(TOP),
         }
     }
 
