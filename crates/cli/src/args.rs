@@ -36,6 +36,15 @@ pub enum Command {
     Calibrate(Box<crate::commands::calibrate::CalibrateArgs>),
 }
 
+/// The ops, for the help of the commands that take one.
+fn ops_help() -> String {
+    let mut text = String::from("Ops:\n");
+    for op in tilewright_ir::ops::catalog() {
+        text.push_str(&format!("  {:<19}{:<13}{}\n", op.name, op.form.text(), op.doc));
+    }
+    text
+}
+
 /// `devices`.
 #[derive(Args, Debug)]
 pub struct DevicesArgs {
@@ -47,7 +56,7 @@ pub struct DevicesArgs {
 /// What to compute.
 #[derive(Args, Debug)]
 pub struct OpArgs {
-    /// Name of an op (`--help` of `run` lists them), or path of a .tile file.
+    /// Name of an op (see below), or path of a .tile file.
     pub op: String,
     /// ROWSxCOLUMNS, MxNxK or BxMxNxK; for a .tile file its dimensions by name: rows=37,cols=1537.
     pub shape: Option<String>,
@@ -112,6 +121,7 @@ pub enum Switch {
 
 /// `run`.
 #[derive(Args, Debug)]
+#[command(after_help = ops_help())]
 pub struct RunArgs {
     /// What to compute.
     #[command(flatten)]
@@ -142,6 +152,7 @@ pub struct RunArgs {
 
 /// `plan`.
 #[derive(Args, Debug)]
+#[command(after_help = ops_help())]
 pub struct PlanArgs {
     /// What to compute.
     #[command(flatten)]
@@ -162,6 +173,7 @@ pub struct PlanArgs {
 
 /// `show`.
 #[derive(Args, Debug)]
+#[command(after_help = ops_help())]
 pub struct ShowArgs {
     /// What to compute.
     #[command(flatten)]

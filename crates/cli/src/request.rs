@@ -16,8 +16,6 @@ pub struct Request {
     pub op: String,
     /// The shape as it was given.
     pub shape: String,
-    /// Sizes in the order of the shape.
-    pub sizes: Vec<(String, u64)>,
     /// Element type for reports.
     pub dtype: DType,
     /// The program. Blocks aren't bound.
@@ -77,15 +75,7 @@ impl Request {
             .filter_map(|(_, s)| given.iter().find(|(name, _)| *name == s.name))
             .map(|(name, value)| (name.to_string(), *value))
             .collect();
-        let names = info.form.dims().iter().map(|d| d.to_string());
-        Ok(Request {
-            op: info.name.to_string(),
-            shape: text.to_string(),
-            sizes: names.zip(shape).collect(),
-            dtype,
-            program,
-            scalars,
-        })
+        Ok(Request { op: info.name.to_string(), shape: text.to_string(), dtype, program, scalars })
     }
 
     fn from_file(args: &OpArgs, dtype: DType) -> Result<Self, CliError> {
@@ -126,7 +116,6 @@ impl Request {
         Ok(Request {
             op: program.name.clone(),
             shape,
-            sizes,
             dtype: widest.unwrap_or(dtype),
             program,
             scalars,

@@ -73,12 +73,14 @@ impl Devices {
     fn text(&self) -> String {
         let mut out = String::new();
         for d in &self.devices {
+            let named = format!("device `{}` is ", d.name);
             let facts = [
                 d.model.clone(),
                 d.isa.clone(),
                 d.threads.map(|n| format!("{n} thread{}", if n == 1 { "" } else { "s" })),
                 d.memory_bytes.map(|bytes| format!("{} memory", human(bytes))),
-                d.reason.clone(),
+                // The line starts with the name already.
+                d.reason.as_ref().map(|r| r.trim_start_matches(&named).to_string()),
             ];
             let facts: Vec<String> = facts.into_iter().flatten().collect();
             out.push_str(&format!("{:<6} {}\n", d.name, facts.join(", ")));

@@ -44,6 +44,9 @@ pub struct Report {
     outputs: Vec<String>,
     #[serde(skip)]
     explanation: String,
+    /// Bytes of the last-level cache; 0 where unknown.
+    #[serde(skip)]
+    cache_bytes: f64,
 }
 
 #[derive(Serialize)]
@@ -209,6 +212,7 @@ impl Report {
             time,
             outputs: written.iter().map(|p| p.display().to_string()).collect(),
             explanation: outcome.plan.explain(TOP),
+            cache_bytes: outcome.plan.target.cpu_facts().map_or(0.0, |cpu| cpu.l3_bytes as f64),
         }
     }
 
@@ -297,7 +301,9 @@ impl Report {
         };
         let roof = match (t.roofline_fraction, t.limit) {
             (Some(fraction), Some(limit)) => {
-                format!(", {} % of the {limit} roofline", digits(fraction * 100.0, 3))
+                let cached = fraction > 1.0 && limit == "memory" && t.bytes <= self.cache_bytes;
+                let note = if cached { ": the data fits the caches" } else { "" };
+                format!(", {} % of the {limit} roofline{note}", digits(fraction * 100.0, 3))
             }
             _ => String::new(),
         };
