@@ -26,7 +26,7 @@ pub struct Candidate {
     pub facts: CandidateFacts,
     /// The score, or why it may not run.
     pub verdict: Result<Score, Rejection>,
-    /// Addends of the score, for explanations; empty for a rejected candidate.
+    /// Addends of the score, for explanations; empty for all but the winner.
     pub terms: Vec<Term>,
 }
 
@@ -243,11 +243,12 @@ pub fn plan(
     let candidates = match &request.facts.family {
         Family::Rows(facts) => {
             let problem = RowProblem::new(request, facts)?;
-            context.rows(&problem, &request.options)?
+            context.explain(Problem::Rows(&problem), context.rows(&problem, &request.options)?)
         }
         Family::Matrix(facts) => {
             let problem = MatrixProblem::new(request, facts)?;
-            context.matrix(&problem, &request.options)?
+            let candidates = context.matrix(&problem, &request.options)?;
+            context.explain(Problem::Matrix(&problem), candidates)
         }
         Family::Other(reason) => return Err(PlanError::Family(reason.clone())),
     };
@@ -266,6 +267,7 @@ pub fn plan_matrix(
 ) -> Result<Ranking, PlanError> {
     let context = Context { target, policy, threads: cpu_threads(target, options)? };
     let candidates = context.matrix(problem, options)?;
+    let candidates = context.explain(Problem::Matrix(problem), candidates);
     let mut c = Canonical::new("matrix problem");
     c.text("problem", &format!("{problem:?}"));
     Ok(rank(target, policy, combine(c, target, policy, options), candidates))
@@ -371,14 +373,36 @@ impl Context<'_> {
             facts: &facts,
             cpu_threads: self.threads,
         };
-        let (verdict, terms) = match verdict {
-            Err(rejection) => (Err(rejection), Vec::new()),
-            Ok(()) => {
-                let score = check_score(self.policy.name(), self.policy.score(&view)?)?;
-                (Ok(score), self.policy.terms(&view))
-            }
+        let verdict = match verdict {
+            Err(rejection) => Err(rejection),
+            Ok(()) => Ok(check_score(self.policy.name(), self.policy.score(&view)?)?),
         };
-        Ok(Candidate { mapping, facts, verdict, terms })
+        Ok(Candidate { mapping, facts, verdict, terms: Vec::new() })
+    }
+
+    /// Gives the winner its addends. Nobody reads those of the others, and making them for every
+    /// candidate would take longer than scoring.
+    fn explain(&self, problem: Problem<'_>, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
+        let mut winner: Option<(&mut Candidate, f64)> = None;
+        for candidate in &mut candidates {
+            if let Ok(score) = &candidate.verdict
+                && winner.as_ref().is_none_or(|(_, best)| score.kernel < *best)
+            {
+                let kernel = score.kernel;
+                winner = Some((candidate, kernel));
+            }
+        }
+        if let Some((winner, _)) = winner {
+            let view = CandidateView {
+                target: self.target,
+                problem,
+                mapping: &winner.mapping,
+                facts: &winner.facts,
+                cpu_threads: self.threads,
+            };
+            winner.terms = self.policy.terms(&view);
+        }
+        candidates
     }
 }
 

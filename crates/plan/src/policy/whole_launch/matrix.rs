@@ -1,6 +1,6 @@
 //! Matrix products of MPP operations on GPUs.
 
-use super::{Inputs, NAME, TermInfo, padded, passes, term};
+use super::{Inputs, NAME, TermInfo, padded, term};
 use crate::policy::matrix_mpp_v2::mpp_counts;
 use crate::policy::{CandidateView, PolicyError};
 
@@ -23,15 +23,14 @@ pub(super) const TERMS: [TermInfo; 5] = [
     term("elements", true, "a subgroup's share in an element of a scalar loop"),
 ];
 
-pub(super) fn value(term: usize, capacity: Option<u32>, inputs: &Inputs) -> f64 {
-    let [programs, subgroups, scalars, issues, footprint, reads, elements, ..] = *inputs;
-    let passes = capacity.map_or(1.0, |c| passes(programs, subgroups, scalars, f64::from(c)));
+pub(super) fn once(term: usize, inputs: &Inputs) -> f64 {
+    let [programs, subgroups, _, issues, footprint, reads, elements, ..] = *inputs;
     match term {
         0 => 1.0,
         1 => footprint * programs,
         2 => reads * programs,
-        3 => issues / subgroups * passes,
-        4 => elements / subgroups * passes,
+        3 => issues / subgroups,
+        4 => elements / subgroups,
         _ => 0.0,
     }
 }

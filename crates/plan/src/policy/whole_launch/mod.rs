@@ -109,11 +109,32 @@ impl Family {
 
     /// The value of a term: at a capacity if it saturates, which is 1 or more.
     pub fn value(self, term: usize, capacity: Option<u32>, inputs: &Inputs) -> f64 {
+        let once = self.once(term, inputs);
+        match capacity {
+            Some(capacity) => once * self.passes(capacity, inputs),
+            None => once,
+        }
+    }
+
+    /// The value of a term in one pass.
+    fn once(self, term: usize, inputs: &Inputs) -> f64 {
         match self {
-            Family::GpuRows => rows::value(term, capacity, inputs),
-            Family::GpuMatrix => matrix::value(term, capacity, inputs),
-            // On a CPU the threads are known: passes are part of the inputs.
+            Family::GpuRows => rows::once(term, inputs),
+            Family::GpuMatrix => matrix::once(term, inputs),
+            // On a CPU each term is an input.
             Family::CpuRows | Family::CpuMatrix => inputs.get(term).copied().unwrap_or(0.0),
+        }
+    }
+
+    /// The passes of a launch at a capacity.
+    fn passes(self, capacity: u32, inputs: &Inputs) -> f64 {
+        match self {
+            // Both GPU families start with programs, subgroups and scalars.
+            Family::GpuRows | Family::GpuMatrix => {
+                passes(inputs[0], inputs[1], inputs[2], f64::from(capacity))
+            }
+            // On a CPU the threads are known: passes are part of the inputs.
+            Family::CpuRows | Family::CpuMatrix => 1.0,
         }
     }
 
@@ -251,9 +272,32 @@ impl Model {
 
     /// Predicted microseconds of the whole launch, first term to last.
     pub fn predict(&self, inputs: &Inputs) -> f64 {
-        self.terms
-            .iter()
-            .fold(0.0, |sum, t| sum + t.coefficient * self.family.value(t.term, t.capacity, inputs))
+        let mut sum = 0.0;
+        self.each(inputs, |_, value| sum += value);
+        sum
+    }
+
+    /// Calls with every term and its share of the prediction.
+    fn each(&self, inputs: &Inputs, mut call: impl FnMut(&WeightedTerm, f64)) {
+        // A few capacities are shared by many terms, and passes cost more than the rest.
+        let mut known = [(0u32, 0.0); MAX_COEFFICIENTS];
+        let mut count = 0;
+        for t in &self.terms {
+            let mut value = t.coefficient * self.family.once(t.term, inputs);
+            if let Some(capacity) = t.capacity {
+                let passes = match known[..count].iter().find(|(c, _)| *c == capacity) {
+                    Some((_, passes)) => *passes,
+                    None => {
+                        let passes = self.family.passes(capacity, inputs);
+                        known[count] = (capacity, passes);
+                        count += 1;
+                        passes
+                    }
+                };
+                value *= passes;
+            }
+            call(t, value);
+        }
     }
 }
 
@@ -360,22 +404,15 @@ impl Policy for WholeLaunch {
     /// 1 without one. Program score: the part of the prediction that saturates, for one pass.
     fn score(&self, view: &CandidateView<'_>) -> Result<Score, PolicyError> {
         let (fit, inputs) = self.fitted(view)?;
-        let family = fit.model.family;
-        let mut path = 0.0;
-        let mut waves: f64 = 1.0;
-        let mut kernel = 0.0;
-        let mut largest = 0;
-        for t in &fit.model.terms {
-            let value = t.coefficient * family.value(t.term, t.capacity, &inputs);
+        let (mut path, mut kernel, mut largest) = (0.0, 0.0, 0);
+        fit.model.each(&inputs, |t, value| {
             kernel += value;
             if let Some(capacity) = t.capacity {
                 path += value;
-                if capacity > largest {
-                    largest = capacity;
-                    waves = family_passes(family, capacity, &inputs);
-                }
+                largest = largest.max(capacity);
             }
-        }
+        });
+        let waves = if largest > 0 { fit.model.family.passes(largest, &inputs) } else { 1.0 };
         Ok(Score { program: path / waves, waves, kernel })
     }
 
@@ -383,27 +420,14 @@ impl Policy for WholeLaunch {
         let Ok((fit, inputs)) = self.fitted(view) else { return Vec::new() };
         let family = fit.model.family;
         // The same term at several capacities is one addend for a reader.
-        let infos = family.terms().iter().enumerate();
-        infos
-            .map(|(index, info)| {
-                let own = fit.model.terms.iter().filter(|t| t.term == index);
-                let value = own.fold(0.0, |sum, t| {
-                    sum + t.coefficient * family.value(index, t.capacity, &inputs)
-                });
-                Term::new(info.name, value)
-            })
-            .filter(|t| t.value > 0.0)
-            .collect()
-    }
-}
-
-fn family_passes(family: Family, capacity: u32, inputs: &Inputs) -> f64 {
-    match family {
-        // Both GPU families start with programs, subgroups and scalars.
-        Family::GpuRows | Family::GpuMatrix => {
-            passes(inputs[0], inputs[1], inputs[2], f64::from(capacity))
-        }
-        Family::CpuRows | Family::CpuMatrix => 1.0,
+        let mut shares = [0.0; MAX_INPUTS];
+        fit.model.each(&inputs, |t, value| {
+            if let Some(share) = shares.get_mut(t.term) {
+                *share += value;
+            }
+        });
+        let named = family.terms().iter().zip(shares).filter(|(_, value)| *value > 0.0);
+        named.map(|(info, value)| Term::new(info.name, value)).collect()
     }
 }
 

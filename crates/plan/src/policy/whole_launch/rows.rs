@@ -1,8 +1,6 @@
 //! Row programs on GPUs.
 
-use std::collections::HashSet;
-
-use super::{Inputs, NAME, TermInfo, padded, passes, term};
+use super::{Inputs, NAME, TermInfo, padded, term};
 use crate::policy::reduction_v1::gpu_rows;
 use crate::policy::{CandidateView, PolicyError};
 use crate::problem::{Problem, RowProblem};
@@ -27,16 +25,15 @@ pub(super) const TERMS: [TermInfo; 6] = [
     term("collective_depth", true, "a level of a reduction's tree over subgroups"),
 ];
 
-pub(super) fn value(term: usize, capacity: Option<u32>, inputs: &Inputs) -> f64 {
-    let [programs, subgroups, scalars, rounds, reductions, distinct, global, ..] = *inputs;
-    let passes = capacity.map_or(1.0, |c| passes(programs, subgroups, scalars, f64::from(c)));
+pub(super) fn once(term: usize, inputs: &Inputs) -> f64 {
+    let [_, subgroups, _, rounds, reductions, distinct, global, ..] = *inputs;
     match term {
         0 => 1.0,
         1 => distinct,
         2 => (global - distinct).max(0.0),
-        3 => rounds * passes,
-        4 => reductions * subgroups * passes,
-        5 => reductions * (1.0 + levels(subgroups)) * passes,
+        3 => rounds,
+        4 => reductions * subgroups,
+        5 => reductions * (1.0 + levels(subgroups)),
         _ => 0.0,
     }
 }
@@ -55,11 +52,14 @@ fn levels(n: f64) -> f64 {
 /// Bytes that a launch must move at least: own inputs and outputs of every program, and inputs
 /// that all programs share, once.
 fn distinct_bytes(problem: &RowProblem, cache: bool) -> f64 {
-    let mut seen = HashSet::new();
+    let domains = &problem.variant(cache).domains;
     let (mut own, mut shared) = (0u64, 0u64);
-    for domain in &problem.variant(cache).domains {
+    for (i, domain) in domains.iter().enumerate() {
         for load in &domain.loads {
-            if seen.insert(load.value) {
+            // A handful of loads: looking back is faster than a set, and this runs for every
+            // candidate.
+            let earlier = domains.iter().take(i).flat_map(|d| &d.loads);
+            if !earlier.into_iter().any(|l| l.value == load.value) {
                 *(if load.shared { &mut shared } else { &mut own }) += load.bytes;
             }
         }
