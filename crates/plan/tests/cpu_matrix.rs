@@ -142,30 +142,3 @@ fn the_order_is_the_same_every_time() {
     let facts = cpu(CpuIsa::Avx512, 2);
     assert_eq!(legal(&problem, &facts, 2), legal(&problem, &facts, 2));
 }
-
-#[test]
-#[ignore = "prints the picks"]
-fn picks() {
-    for [m, n, k] in SHAPES {
-        for threads in [1, 2] {
-            let problem = MatrixProblem::plain(m, n, k);
-            let ranked = legal(&problem, &cpu(CpuIsa::Avx512, 2), threads);
-            let floor = m as f64 * n as f64 * k as f64 / 32.0 / f64::from(threads);
-            println!("{m}x{n}x{k} threads {threads}: {} legal", ranked.len());
-            for (score, x) in ranked.iter().take(4) {
-                println!(
-                    "  {:.3} of peak: tile {:?} group {:?} depth {} columns {} pack {}{} stream {} threads {}",
-                    floor / score,
-                    x.tile,
-                    x.group,
-                    x.depth,
-                    x.columns,
-                    x.pack_a as u8,
-                    x.pack_b as u8,
-                    x.stream,
-                    x.threads
-                );
-            }
-        }
-    }
-}

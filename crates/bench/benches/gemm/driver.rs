@@ -45,7 +45,7 @@ impl Options {
     /// An unknown option, or a value that isn't what it takes.
     pub fn parse(args: &[String]) -> Result<Options, String> {
         let mut options =
-            Options { threads: vec![1, 2], shapes: SHAPES.to_vec(), rounds: ROUNDS, batch_ms: 8.0 };
+            Options { threads: vec![1, 2], shapes: SHAPES.to_vec(), rounds: ROUNDS, batch_ms: 2.0 };
         let mut args = args.iter().filter(|arg| *arg != "--bench");
         while let Some(arg) = args.next() {
             let mut value = || args.next().ok_or(format!("{arg} takes a value"));

@@ -2,12 +2,12 @@
 //! to generate a kernel.
 //!
 //! Every library runs in a worker process of its own. For each shape and number of threads the
-//! libraries are timed in turn, a batch each, over at least 14 rounds; a round's ratio is the time
+//! libraries are timed in turn, the fastest of four batches each, over at least 14 rounds; a round's ratio is the time
 //! of the best other library over ours. Two Tilewright workers that are equal in everything give
 //! the A/A spread: what a ratio moves by chance.
 //!
 //! `cargo bench -p tilewright-bench --bench gemm -- [--threads 1,2] [--shapes 32x32x32,…]
-//! [--rounds 14] [--batch-ms 8]`
+//! [--rounds 14] [--batch-ms 2]`
 
 mod driver;
 mod worker;

@@ -312,10 +312,11 @@ impl<'a> CpuMatrix<'a> {
         hi: ValueId,
         step: u64,
     ) -> (Option<crate::builder::OpenLoop>, ValueId) {
-        if let (Some(first), Some(end)) = (self.cx.b.known(lo), self.cx.b.known(hi)) {
-            if first < end && (end - first) as u64 <= step {
-                return (None, lo);
-            }
+        if let (Some(first), Some(end)) = (self.cx.b.known(lo), self.cx.b.known(hi))
+            && first < end
+            && (end - first) as u64 <= step
+        {
+            return (None, lo);
         }
         let open = self.cx.b.begin_for(lo, hi, step, 1, &[]);
         let index = open.index();

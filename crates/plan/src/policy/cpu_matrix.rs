@@ -97,14 +97,14 @@ const L3: f64 = 20.0;
 const MEMORY: f64 = 10.0;
 /// All cores together get this much more from memory than one.
 const MEMORY_SHARE: f64 = 1.7;
-/// Rows of B that are more than a page apart, visited a few vectors at a time, come from memory
-/// at this part of the speed; up to this many rows at once are followed by the prefetchers.
-const SCATTERED: f64 = 0.6;
+/// Bytes that each stretch of consecutive elements of B costs beyond its own when it comes from
+/// memory, because the prefetchers start anew: a row of a block, if few enough rows are read at a
+/// time that they follow each; else a row of a tile, of which many are in flight.
+const STRETCH: f64 = 1024.0;
+const SCATTERED: f64 = 64.0;
+const SCATTERED_MOST: f64 = 0.8;
 const STREAMS: f64 = 8.0;
 const PAGE: f64 = 4096.0;
-/// Bytes that each stretch of consecutive elements costs beyond its own, when it comes from
-/// memory: the prefetchers start anew.
-const STRETCH: f64 = 1024.0;
 /// Part of a wait for the second level, and for what lies beyond, that computing doesn't hide.
 const EXPOSED_L2: f64 = 0.05;
 const EXPOSED: f64 = 0.1;
@@ -112,6 +112,8 @@ const EXPOSED: f64 = 0.1;
 /// a part of the computing.
 const SET_ROWS: u64 = 9;
 const CROWDED: f64 = 0.05;
+/// What a page per row of B costs, as a part of the computing.
+const PAGED: f64 = 0.02;
 /// Part of the largest group by which threads finish apart.
 const UNEVEN: f64 = 0.03;
 
@@ -232,15 +234,28 @@ impl<'a> Model<'a> {
         let stretch = block * operand;
         let mut source = self.speed(k * n * operand);
         if source <= self.memory {
-            source *= if scattered { SCATTERED } else { stretch / (stretch + STRETCH) };
+            source *= if scattered {
+                let row = f64::from(self.mapping.tile[1]) * self.lanes() * operand;
+                SCATTERED_MOST * row / (row + SCATTERED)
+            } else {
+                stretch / (stretch + STRETCH)
+            };
         }
         let first = depth * block * operand / source;
         let each = if self.mapping.pack_b { accumulator } else { operand };
         let held = depth * block * each;
+        // Rows of B in place share cache sets if their pitch is a multiple of a large power of two:
+        // of a level with that many bytes, only so many rows find room at once.
+        let room = |bytes: u64| {
+            let shift = (pitch as u64).trailing_zeros().min(63);
+            if self.mapping.pack_b { f64::INFINITY } else { (bytes >> shift) as f64 }
+        };
         let near = held + unit * depth * operand <= 0.75 * self.cpu.l1_bytes as f64
-            && (self.mapping.pack_b || pitch < PAGE);
-        let again = if near { 0.0 } else { held / self.speed(held) };
-        let exposed = if self.speed(held) >= L2 { EXPOSED_L2 } else { EXPOSED };
+            && depth <= room(self.cpu.l1_bytes);
+        let level = self.speed(held);
+        let level = if depth <= room(self.cpu.l2_bytes) { level } else { level.min(L3) };
+        let again = if near { 0.0 } else { held / level };
+        let exposed = if level >= L2 { EXPOSED_L2 } else { EXPOSED };
         let passes = (rows / unit).ceil().max(1.0);
         let one = compute / passes;
         let products = if self.mapping.pack_b {
@@ -248,13 +263,9 @@ impl<'a> Model<'a> {
         } else {
             one.max(first) + (passes - 1.0) * (one.max(again) + exposed * again)
         };
-        // Rows of B on one cache set each, or in a page each, are found late.
-        let conflicts = if !self.mapping.pack_b && pitch >= PAGE && passes > 1.0 {
-            let aliased = if pitch % PAGE == 0.0 { 2.0 } else { 1.0 };
-            0.02 * aliased * compute
-        } else {
-            0.0
-        };
+        // Rows of B in a page each take a translation each.
+        let paged = !self.mapping.pack_b && pitch >= PAGE && passes > 1.0;
+        let conflicts = if paged { PAGED * compute } else { 0.0 };
 
         let vectors = (block / self.lanes()).ceil() * depth;
         let mut packing = 0.0;

@@ -237,13 +237,13 @@ fn check(case: Case) {
     .unwrap_or_else(|e| panic!("{case:?}: {e}"));
     run(&code, &args);
     let u = case.dtype.unit_roundoff();
-    for i in 0..(rows + 1) * ldc {
+    for (i, before) in before.iter().enumerate() {
         let (row, col) = (i / ldc, i % ldc);
         if row >= rows || col >= cols {
-            assert_eq!(c.get(i).to_bits(), before[i].to_bits(), "{case:?}: wrote at {row}, {col}");
+            assert_eq!(c.get(i).to_bits(), before.to_bits(), "{case:?}: wrote at {row}, {col}");
             continue;
         }
-        let start = if case.load { before[i] } else { 0.0 };
+        let start = if case.load { *before } else { 0.0 };
         let (mut sum, mut size) = (start, start.abs());
         for k in 0..depth {
             let product = a.get(row * a_row + k * a_step) * b.get(k * ldb + col);
