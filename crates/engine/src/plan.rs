@@ -186,5 +186,6 @@ fn unranked(program: &Program, target: &Target, policy: &dyn Policy) -> Ranking 
         key: key.hash(),
         candidates: Vec::new(),
         order: Vec::new(),
+        advice: None,
     }
 }

@@ -8,6 +8,7 @@ use tilewright_ir::facts::{Facts, Family};
 use crate::hash::{Canonical, Hash256};
 use crate::legality::{self, Rejection};
 use crate::mapping::{CpuMatrixMapping, Mapping, MatrixMapping, RowMapping};
+use crate::policy::whole_launch::advice::Advice;
 use crate::policy::{
     CandidateFacts, CandidateView, Policy, Score, Term, Unit, check_score, cpu_matrix,
 };
@@ -48,6 +49,8 @@ pub struct Ranking {
     /// Indices of the legal candidates, best first. Equal kernel scores keep the order of the
     /// space.
     pub order: Vec<usize>,
+    /// What the policy says about its own trust in the winner, if it can say.
+    pub advice: Option<Advice>,
 }
 
 impl Ranking {
@@ -127,6 +130,9 @@ impl Ranking {
                     terms.join(", ")
                 );
             }
+        }
+        if let Some(advice) = &self.advice {
+            let _ = writeln!(text, "{advice}");
         }
         let rejections = self.rejections();
         if !rejections.is_empty() {
@@ -240,10 +246,11 @@ pub fn plan(
 ) -> Result<Ranking, PlanError> {
     let threads = cpu_threads(target, &request.options)?;
     let context = Context { target, policy, threads };
-    let candidates = match &request.facts.family {
+    let explained = match &request.facts.family {
         Family::Rows(facts) => {
             let problem = RowProblem::new(request, facts)?;
-            context.explain(Problem::Rows(&problem), context.rows(&problem, &request.options)?)
+            let candidates = context.rows(&problem, &request.options)?;
+            context.explain(Problem::Rows(&problem), candidates)
         }
         Family::Matrix(facts) => {
             let problem = MatrixProblem::new(request, facts)?;
@@ -252,7 +259,7 @@ pub fn plan(
         }
         Family::Other(reason) => return Err(PlanError::Family(reason.clone())),
     };
-    Ok(rank(target, policy, key(request, target, policy), candidates))
+    Ok(rank(&context, key(request, target, policy), explained))
 }
 
 /// Plans a matrix product whose numbers are at hand.
@@ -267,14 +274,16 @@ pub fn plan_matrix(
 ) -> Result<Ranking, PlanError> {
     let context = Context { target, policy, threads: cpu_threads(target, options)? };
     let candidates = context.matrix(problem, options)?;
-    let candidates = context.explain(Problem::Matrix(problem), candidates);
+    let explained = context.explain(Problem::Matrix(problem), candidates);
     let mut c = Canonical::new("matrix problem");
     c.text("problem", &format!("{problem:?}"));
-    Ok(rank(target, policy, combine(c, target, policy, options), candidates))
+    Ok(rank(&context, combine(c, target, policy, options), explained))
 }
 
 /// Sorts legal candidates by kernel score; a stable sort keeps the order of the space on ties.
-fn rank(target: &Target, policy: &dyn Policy, key: Hash256, candidates: Vec<Candidate>) -> Ranking {
+fn rank(context: &Context<'_>, key: Hash256, explained: Explained) -> Ranking {
+    let Context { target, policy, .. } = *context;
+    let Explained { candidates, advice } = explained;
     let mut scored: Vec<(usize, f64)> = candidates
         .iter()
         .enumerate()
@@ -290,6 +299,7 @@ fn rank(target: &Target, policy: &dyn Policy, key: Hash256, candidates: Vec<Cand
         key,
         order: scored.into_iter().map(|(i, _)| i).collect(),
         candidates,
+        advice,
     }
 }
 
@@ -305,6 +315,12 @@ fn cpu_threads(target: &Target, options: &SpaceOptions) -> Result<u32, PlanError
             format!("{n} threads on a CPU with {cores} cores"),
         )),
     }
+}
+
+/// Candidates with what is said of the winner.
+struct Explained {
+    candidates: Vec<Candidate>,
+    advice: Option<Advice>,
 }
 
 struct Context<'a> {
@@ -380,29 +396,33 @@ impl Context<'_> {
         Ok(Candidate { mapping, facts, verdict, terms: Vec::new() })
     }
 
-    /// Gives the winner its addends. Nobody reads those of the others, and making them for every
-    /// candidate would take longer than scoring.
-    fn explain(&self, problem: Problem<'_>, mut candidates: Vec<Candidate>) -> Vec<Candidate> {
-        let mut winner: Option<(&mut Candidate, f64)> = None;
-        for candidate in &mut candidates {
-            if let Ok(score) = &candidate.verdict
-                && winner.as_ref().is_none_or(|(_, best)| score.kernel < *best)
-            {
-                let kernel = score.kernel;
-                winner = Some((candidate, kernel));
+    /// Gives the winner its addends, and asks the policy for advice. Nobody reads the addends of
+    /// the others, and making them for every candidate would take longer than scoring.
+    fn explain(&self, problem: Problem<'_>, mut candidates: Vec<Candidate>) -> Explained {
+        let mut winner: Option<(usize, f64)> = None;
+        let mut scores = Vec::with_capacity(candidates.len());
+        for (i, candidate) in candidates.iter().enumerate() {
+            if let Ok(score) = &candidate.verdict {
+                scores.push(score.kernel);
+                if winner.is_none_or(|(_, best)| score.kernel < best) {
+                    winner = Some((i, score.kernel));
+                }
             }
         }
-        if let Some((winner, _)) = winner {
-            let view = CandidateView {
-                target: self.target,
-                problem,
-                mapping: &winner.mapping,
-                facts: &winner.facts,
-                cpu_threads: self.threads,
-            };
-            winner.terms = self.policy.terms(&view);
-        }
-        candidates
+        let Some(winner) = winner.and_then(|(i, _)| candidates.get_mut(i)) else {
+            return Explained { candidates, advice: None };
+        };
+        let view = CandidateView {
+            target: self.target,
+            problem,
+            mapping: &winner.mapping,
+            facts: &winner.facts,
+            cpu_threads: self.threads,
+        };
+        let terms = self.policy.terms(&view);
+        let advice = self.policy.advise(&view, &mut scores);
+        winner.terms = terms;
+        Explained { candidates, advice }
     }
 }
 

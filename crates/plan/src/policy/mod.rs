@@ -162,6 +162,16 @@ pub trait Policy: Send + Sync {
     fn terms(&self, _candidate: &CandidateView<'_>) -> Vec<Term> {
         Vec::new()
     }
+
+    /// What the policy says about its trust in the winner, given the kernel scores of all legal
+    /// candidates in any order; `None` if it can't say.
+    fn advise(
+        &self,
+        _winner: &CandidateView<'_>,
+        _scores: &mut [f64],
+    ) -> Option<whole_launch::advice::Advice> {
+        None
+    }
 }
 
 /// Why a policy gave no score.

@@ -58,6 +58,20 @@ pub struct Advice {
     pub abstention: Option<Abstention>,
 }
 
+impl std::fmt::Display for Advice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [low, high] = self.interval;
+        write!(f, "predicted {:.3} us, between {low:.3} and {high:.3} us", self.prediction)?;
+        match &self.abstention {
+            Some(reason) => write!(f, "; measure this one: {reason}"),
+            None if self.shortlist > 1 => {
+                write!(f, "; {} candidates are worth measuring", self.shortlist)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
 impl Confidence {
     /// The interval of a prediction.
     pub fn interval(&self, prediction: f64) -> [f64; 2] {

@@ -429,6 +429,12 @@ impl Policy for WholeLaunch {
         let named = family.terms().iter().zip(shares).filter(|(_, value)| *value > 0.0);
         named.map(|(info, value)| Term::new(info.name, value)).collect()
     }
+
+    fn advise(&self, winner: &CandidateView<'_>, scores: &mut [f64]) -> Option<advice::Advice> {
+        let (fit, inputs) = self.fitted(winner).ok()?;
+        scores.sort_by(f64::total_cmp);
+        advice::advise(fit, scores, &inputs)
+    }
 }
 
 #[cfg(test)]
