@@ -136,6 +136,54 @@ pub struct CpuMatrixMapping {
     pub threads: u32,
 }
 
+/// A matrix mapping with register tiles on a GPU.
+///
+/// The grid is ⌈M/BM⌉ × ⌈N/BN⌉ groups, times `slices` and the batch. A group walks its part of K in
+/// steps of BK: asynchronous copies bring A and B to a ring of `stages` shared buffers, both with
+/// K outermost, so that an operand whose K is innermost is transposed on the way. The BK elements
+/// of a step are split among `warps[2]` sets of `warps[0]` × `warps[1]` subgroups, whose sums meet
+/// in shared memory at the end. The lanes of a subgroup form a grid of `lanes`; each has a tile of
+/// `tile` elements in registers, in pieces of at most 4 rows and columns so that a grid of lanes
+/// reads consecutive 16 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+pub struct GpuMatrixMapping {
+    /// Subgroups over rows, over columns and over the BK elements of a step.
+    pub warps: [u32; 3],
+    /// Lanes over rows and over columns: 32 in all.
+    pub lanes: [u32; 2],
+    /// Rows and columns of one lane's tile: each 1, 2, or a multiple of 4.
+    pub tile: [u32; 2],
+    /// BK: elements of K per step, a multiple of `warps[2]`.
+    pub depth: u32,
+    /// Shared buffers of the ring, at least 2.
+    pub stages: u32,
+    /// Steps per trip of the loop over K: 1, or a multiple of `stages` (then every stage is known
+    /// where it is used).
+    pub unroll: u32,
+    /// Groups that share one block of the output, each with a part of K. More than 1: partial
+    /// sums go to scratch, and a second launch adds them.
+    pub slices: u32,
+    /// Elements per asynchronous copy of A and of B: 4 where 16-byte alignment is proved and K
+    /// isn't innermost, else 1.
+    pub copy: [u32; 2],
+    /// Groups that one core is to hold at the same time: limits registers to their share.
+    pub resident: u32,
+}
+
+impl GpuMatrixMapping {
+    /// BM, BN.
+    pub fn block(&self) -> [u64; 2] {
+        [0, 1].map(|d| {
+            u64::from(self.warps[d]) * u64::from(self.lanes[d]) * u64::from(self.tile[d])
+        })
+    }
+
+    /// Threads of one group.
+    pub fn threads(&self) -> u64 {
+        32 * self.warps.iter().map(|w| u64::from(*w)).product::<u64>()
+    }
+}
+
 /// A mapping of either family.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(tag = "family", rename_all = "kebab-case")]
@@ -146,4 +194,6 @@ pub enum Mapping {
     Matrix(MatrixMapping),
     /// CPU register tiles.
     CpuMatrix(CpuMatrixMapping),
+    /// GPU register tiles.
+    GpuMatrix(GpuMatrixMapping),
 }

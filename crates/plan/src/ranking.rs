@@ -7,7 +7,7 @@ use tilewright_ir::facts::{Facts, Family};
 
 use crate::hash::{Canonical, Hash256};
 use crate::legality::{self, Rejection};
-use crate::mapping::{CpuMatrixMapping, Mapping, MatrixMapping, RowMapping};
+use crate::mapping::{CpuMatrixMapping, GpuMatrixMapping, Mapping, MatrixMapping, RowMapping};
 use crate::policy::whole_launch::advice::Advice;
 use crate::policy::{
     CandidateFacts, CandidateView, Policy, Score, Term, Unit, check_score, cpu_matrix,
@@ -228,6 +228,19 @@ pub fn describe(mapping: &Mapping) -> String {
                 if holds {
                     text.push_str(word);
                 }
+            }
+            text
+        }
+        Mapping::GpuMatrix(m) => {
+            let ([bm, bn], [wm, wn, wk], [tm, tn]) = (m.block(), m.warps, m.tile);
+            let GpuMatrixMapping { depth, stages, unroll, slices, copy, .. } = *m;
+            let mut text = format!(
+                "block {bm}x{bn}x{depth}, {wm}x{wn}x{wk} subgroups of {tm}x{tn} tiles, \
+                 {stages} stages, {unroll} steps per trip, copies of {} and {}",
+                copy[0], copy[1]
+            );
+            if slices > 1 {
+                let _ = write!(text, ", {slices} slices");
             }
             text
         }

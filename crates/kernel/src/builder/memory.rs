@@ -65,6 +65,23 @@ impl KernelBuilder {
         self.emit1(Op::Collective { op, value }, ty)
     }
 
+    /// Starts an asynchronous copy of `width` elements per lane from global to shared memory: its
+    /// token.
+    pub fn copy_async(
+        &mut self,
+        to: Place,
+        from: Place,
+        width: u32,
+        guard: Option<Guard>,
+    ) -> ValueId {
+        self.emit1(Op::CopyAsync { to, from, width, guard }, Type::Token)
+    }
+
+    /// Waits for asynchronous work, all but the newest `pending` of the subgroup's.
+    pub fn wait(&mut self, tokens: &[ValueId], pending: u32) {
+        self.emit(Op::Wait { tokens: tokens.to_vec(), pending }, &[]);
+    }
+
     /// Waits at a barrier.
     pub fn barrier(&mut self, barrier: BarrierId) {
         self.emit(Op::Barrier(barrier), &[]);

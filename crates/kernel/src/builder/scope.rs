@@ -59,8 +59,14 @@ pub(super) fn derive(kernel: &Kernel, stmt: &Stmt) -> Vec<Scope> {
             all(narrowest(kernel, &[*value]))
         }
         Op::Collective { value, .. } => all(narrowest(kernel, &[*value]).max(Scope::Subgroup)),
-        Op::For { carries, .. } => {
-            carries.iter().map(|c| narrowest(kernel, &[c.inner, c.next])).collect()
+        // Trips may differ where the bounds differ.
+        Op::For { lo, hi, carries, .. } => {
+            let bounds = narrowest(kernel, &[*lo, *hi]);
+            let carried = |c: &Carry| narrowest(kernel, &[c.inner, c.next]);
+            carries
+                .iter()
+                .map(|c| atom_scope(kernel, c.inner).unwrap_or_else(|| bounds.min(carried(c))))
+                .collect()
         }
         Op::If { cond, then_values, else_values, .. } => then_values
             .iter()

@@ -8,6 +8,7 @@ pub mod coefficients;
 pub mod cpu;
 pub mod cpu_matrix;
 pub mod cpu_rows;
+pub mod gpu_matrix;
 pub mod matrix_mpp_v1;
 pub mod matrix_mpp_v2;
 pub mod matrix_mpp_v3;
@@ -315,6 +316,7 @@ pub(crate) fn unsupported(policy: &str, candidate: &CandidateView<'_>) -> Policy
             MatrixBasis::Mpp => "a matrix product of MPP operations",
         },
         (TargetKind::Gpu(_), Mapping::CpuMatrix(_)) => "CPU register tiles on a GPU",
+        (TargetKind::Gpu(_), Mapping::GpuMatrix(_)) => "a matrix product of GPU register tiles",
     };
     PolicyError::Unsupported { policy: policy.to_string(), what: what.to_string() }
 }

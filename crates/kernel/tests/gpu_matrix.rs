@@ -1,0 +1,338 @@
+//! Products with register tiles on GPUs: simulated, against the interpreter.
+
+#[path = "lower/common.rs"]
+#[allow(dead_code)]
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Launch, Tolerance, compare, launch};
+use tilewright_ir::analysis::facts;
+use tilewright_ir::entity::Id as _;
+use tilewright_ir::interp;
+use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans, gemm};
+use tilewright_ir::{DType, Program};
+use tilewright_kernel::kernel::{ArgKind, ArgSource, Elem, Op};
+use tilewright_kernel::lower::{LowerError, Lowered, Options, Rule, lower};
+use tilewright_kernel::sim::{self, Order, SimArg, SimOptions};
+use tilewright_kernel::validate::validate;
+use tilewright_plan::mapping::{GpuMatrixMapping, Mapping};
+
+/// Runs launches one after another over the same buffers: the program's by name, and scratch.
+fn simulate(
+    program: &Program,
+    lowered: &Lowered,
+    launch: &Launch,
+    order: Order,
+) -> Result<BTreeMap<String, Vec<f64>>, String> {
+    let layouts = interp::layouts(program, &launch.dims).unwrap();
+    let mut buffers: BTreeMap<String, SimArg> = BTreeMap::new();
+    for kernel in &lowered.launches {
+        let mut args = Vec::new();
+        for (_, arg) in kernel.args.iter() {
+            let buffer = match (arg.source, arg.kind) {
+                (ArgSource::Tensor(id), _) => {
+                    let tensor = &program.tensors[id];
+                    match launch.tensors.get(&tensor.name) {
+                        Some(data) => SimArg::buffer(tensor.dtype, data.clone()),
+                        None => SimArg::output(tensor.dtype, layouts[id.index()].span() as usize),
+                    }
+                }
+                (ArgSource::Scratch(n), ArgKind::Buffer { dtype, .. }) => {
+                    SimArg::output(dtype, n as usize)
+                }
+                (ArgSource::Scalar(id), _) => {
+                    SimArg::Number(launch.scalars[&program.scalars[id].name])
+                }
+                (ArgSource::Dim(id), ArgKind::Number(Elem::Index)) => {
+                    SimArg::Index(launch.dims[&program.dims[id].name] as i64)
+                }
+                other => panic!("argument {other:?}"),
+            };
+            // What an earlier launch left; scratch is NaN where nothing wrote, so padding that
+            // were read would show.
+            args.push(match buffers.get(&arg.name) {
+                Some(SimArg::Buffer { dtype, data, .. }) => SimArg::buffer(*dtype, data.clone()),
+                _ => buffer,
+            });
+        }
+        let options = SimOptions { order, max_steps: 1 << 28, ..SimOptions::default() };
+        sim::run(kernel, &mut args, &options).map_err(|e| e.to_string())?;
+        for ((_, arg), value) in kernel.args.iter().zip(args) {
+            if matches!(value, SimArg::Buffer { .. }) {
+                buffers.insert(arg.name.clone(), value);
+            }
+        }
+    }
+    Ok(buffers.into_iter().map(|(name, arg)| (name, arg.data().to_vec())).collect())
+}
+
+struct Case {
+    spec: GemmSpec,
+    size: [u64; 3],
+    batch: u64,
+    /// Sizes stay symbolic.
+    dynamic: bool,
+    /// Every tensor is aligned to 16 bytes.
+    aligned: bool,
+}
+
+impl Case {
+    fn new(size: [u64; 3]) -> Case {
+        let spec = GemmSpec::plain(DType::F32);
+        Case { spec, size, batch: 2, dynamic: false, aligned: false }
+    }
+
+    fn program(&self) -> Program {
+        let mut program = gemm(&self.spec).unwrap();
+        if !self.dynamic {
+            for (name, size) in ["m", "n", "k"].iter().zip(self.size) {
+                program.bind(name, size).unwrap();
+            }
+            program.bind("batch", self.batch).ok();
+        }
+        if self.aligned {
+            let ids: Vec<_> = program.tensors.iter().map(|(id, _)| id).collect();
+            ids.into_iter().for_each(|id| program.tensors[id].align = 16);
+        }
+        program
+    }
+
+    fn lower(&self, m: GpuMatrixMapping) -> Result<Lowered, LowerError> {
+        let program = self.program();
+        lower(&program, &facts(&program), &Mapping::GpuMatrix(m), &Options::default())
+    }
+
+    fn run(&self, m: GpuMatrixMapping, orders: &[Order]) {
+        let program = self.program();
+        let [sm, sn, sk] = self.size;
+        let context = format!("{:?} {:?} {m:?}", self.spec, self.size);
+        let lowered = self.lower(m).unwrap_or_else(|e| panic!("{context}: {e}"));
+        for kernel in &lowered.launches {
+            validate(kernel).unwrap_or_else(|e| {
+                panic!("{context}: {}\n{}", e[0], tilewright_kernel::text::print(kernel))
+            });
+        }
+        let (a_rows, a_cols) = if self.spec.trans.a() { (sk, sm) } else { (sm, sk) };
+        let (b_rows, b_cols) = if self.spec.trans.b() { (sn, sk) } else { (sk, sn) };
+        let pad = if self.aligned { 4 } else { 3 };
+        let padded = |rows: u64, cols: u64| rows * (cols + pad) + 5;
+        let dims = [
+            ("m", sm),
+            ("n", sn),
+            ("k", sk),
+            ("batch", self.batch),
+            ("lda", a_cols),
+            ("ldb", b_cols),
+            ("ldc", sn),
+            ("ldr", sn),
+            ("sa", padded(a_rows, a_cols)),
+            ("sb", padded(b_rows, b_cols)),
+            ("sc", padded(sm, sn)),
+            ("sr", padded(sm, sn)),
+        ];
+        let launch = launch(&program, &dims, pad, sm * 31 + sn * 7 + sk);
+        let expected = interp::magnitude(&program, &launch.bindings()).unwrap();
+        for order in orders {
+            let found = simulate(&program, &lowered, &launch, *order).unwrap_or_else(|e| {
+                let text: Vec<_> =
+                    lowered.launches.iter().map(tilewright_kernel::text::print).collect();
+                panic!("{context}, {order:?}: {e}\n{}", text.join("\n"))
+            });
+            for output in &expected {
+                let found = &found[&output.name];
+                let tolerance = Tolerance::matrix(sk, DType::F32);
+                if let Err(e) = compare(&program, output, found, tolerance) {
+                    panic!("{context}, {order:?}: {e}");
+                }
+            }
+        }
+    }
+}
+
+/// One subgroup, small tiles.
+fn small() -> GpuMatrixMapping {
+    GpuMatrixMapping {
+        warps: [1, 1, 1],
+        lanes: [4, 8],
+        tile: [2, 2],
+        depth: 8,
+        stages: 2,
+        unroll: 1,
+        slices: 1,
+        copy: [1, 1],
+        resident: 1,
+    }
+}
+
+/// Shapes of every variant: large tiles, small ones, sets of subgroups, skinny blocks.
+fn variants() -> Vec<GpuMatrixMapping> {
+    let base = small();
+    vec![
+        base,
+        GpuMatrixMapping { warps: [2, 1, 1], tile: [8, 4], stages: 3, ..base },
+        GpuMatrixMapping { warps: [1, 2, 2], tile: [4, 4], depth: 16, ..base },
+        GpuMatrixMapping { warps: [1, 1, 4], lanes: [2, 16], tile: [4, 1], depth: 16, ..base },
+        GpuMatrixMapping { warps: [1, 1, 2], lanes: [1, 32], tile: [1, 1], depth: 8, ..base },
+        GpuMatrixMapping { lanes: [32, 1], tile: [1, 1], stages: 4, ..base },
+        GpuMatrixMapping { warps: [1, 2, 4], lanes: [8, 4], tile: [1, 2], depth: 4, ..base },
+    ]
+}
+
+const SHAPES: [[u64; 3]; 8] = [
+    [32, 32, 32],
+    [33, 31, 17],
+    [1, 1, 1],
+    [7, 65, 9],
+    [40, 24, 0],
+    [0, 8, 8],
+    [1, 40, 70],
+    [37, 1, 50],
+];
+
+#[test]
+fn shapes_around_the_block() {
+    for size in SHAPES {
+        for mapping in variants() {
+            Case::new(size).run(mapping, &[Order::Forward, Order::RunAheadLast]);
+            let mut case = Case::new(size);
+            case.dynamic = true;
+            case.run(mapping, &[Order::Shuffled(size[2])]);
+        }
+    }
+}
+
+#[test]
+fn every_transposition_with_strides_and_batch() {
+    for trans in Trans::ALL {
+        for size in [[16, 32, 24], [19, 33, 21]] {
+            for mapping in variants() {
+                let mut case = Case::new(size);
+                case.spec.trans = trans;
+                case.run(mapping, &[Order::RunAheadFirst]);
+                case.spec.strided = true;
+                case.spec.batch = true;
+                case.run(mapping, &[Order::Reverse]);
+            }
+        }
+    }
+}
+
+#[test]
+fn wide_copies_where_alignment_is_proved() {
+    for (trans, copy) in [
+        (Trans::Nn, [1, 4]),
+        (Trans::Nt, [1, 1]),
+        (Trans::Tn, [4, 4]),
+        (Trans::Tn, [4, 1]),
+        (Trans::Tt, [4, 1]),
+    ] {
+        for size in [[32, 64, 32], [36, 20, 41], [12, 100, 7]] {
+            for mapping in variants() {
+                let block = mapping.block();
+                let mut case = Case::new(size);
+                case.spec.trans = trans;
+                case.aligned = true;
+                let copy = [0, 1].map(|i| if block[i] < 4 { 1 } else { copy[i] });
+                case.run(GpuMatrixMapping { copy, ..mapping }, &[Order::RunAheadLast]);
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_of_k() {
+    for size in [[16, 32, 64], [19, 33, 70], [5, 7, 3], [4, 4, 0]] {
+        for mapping in variants() {
+            for slices in [2, 3] {
+                let mapping = GpuMatrixMapping { slices, ..mapping };
+                Case::new(size).run(mapping, &[Order::Forward, Order::Reverse]);
+                let mut case = Case::new(size);
+                case.spec.batch = true;
+                case.spec.epilogue = vec![EpilogueStep::Bias, EpilogueStep::Relu];
+                case.spec.beta = Factor::Runtime;
+                case.run(mapping, &[Order::RunAheadLast]);
+            }
+        }
+    }
+}
+
+#[test]
+fn long_k_goes_through_the_loop() {
+    for stages in [2, 3, 4, 5] {
+        for size in [[9, 18, 200], [8, 16, 256]] {
+            for base in variants() {
+                for unroll in [1, stages, 2 * stages] {
+                    let mapping = GpuMatrixMapping { stages, unroll, ..base };
+                    Case::new(size).run(mapping, &[Order::RunAheadLast, Order::Shuffled(7)]);
+                    let mut case = Case::new(size);
+                    case.dynamic = true;
+                    case.run(mapping, &[Order::Forward]);
+                    case.dynamic = false;
+                    case.run(GpuMatrixMapping { slices: 3, ..mapping }, &[Order::Reverse]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn epilogues_and_factors() {
+    use EpilogueStep::*;
+    for mapping in variants() {
+        for (alpha, beta, epilogue) in [
+            (Factor::Runtime, Factor::Runtime, vec![]),
+            (Factor::One, Factor::One, vec![Bias, Residual, Relu]),
+            (Factor::Runtime, Factor::Zero, vec![Scale, Bias, Silu, Residual]),
+        ] {
+            let mut case = Case::new([21, 35, 19]);
+            case.spec.alpha = alpha;
+            case.spec.beta = beta;
+            case.spec.epilogue = epilogue;
+            case.run(mapping, &[Order::Forward]);
+            case.dynamic = true;
+            case.run(mapping, &[Order::Reverse]);
+        }
+    }
+}
+
+/// Pieces of whole vectors are stored as one.
+#[test]
+fn aligned_output_is_stored_in_vectors() {
+    let widths = |case: &Case, mapping| {
+        let mut widths = Vec::new();
+        case.lower(mapping).unwrap().launches[0].body.walk(&mut |stmt| {
+            if let Op::Store { values, .. } = &stmt.op {
+                widths.push(values.len());
+            }
+        });
+        widths
+    };
+    let mapping = GpuMatrixMapping { tile: [4, 4], ..small() };
+    let mut case = Case::new([32, 64, 16]);
+    case.aligned = true;
+    assert_eq!(widths(&case, mapping), [4; 4]);
+    case.size = [32, 65, 16];
+    assert_eq!(widths(&case, mapping), [1; 16]);
+}
+
+#[test]
+fn what_is_illegal_names_its_rule() {
+    let case = Case::new([33, 31, 17]);
+    let rule = |m: GpuMatrixMapping| case.lower(m).unwrap_err().rule;
+    let good = small();
+    assert_eq!(rule(GpuMatrixMapping { tile: [3, 2], ..good }), Rule::MappingRange);
+    assert_eq!(rule(GpuMatrixMapping { lanes: [8, 8], ..good }), Rule::MappingRange);
+    assert_eq!(rule(GpuMatrixMapping { stages: 1, ..good }), Rule::MappingRange);
+    assert_eq!(rule(GpuMatrixMapping { unroll: 3, ..good }), Rule::MappingRange);
+    assert_eq!(rule(GpuMatrixMapping { slices: 0, ..good }), Rule::MappingRange);
+    assert_eq!(rule(GpuMatrixMapping { warps: [1, 1, 16], ..good }), Rule::ExactCover);
+    assert_eq!(rule(GpuMatrixMapping { copy: [1, 4], ..good }), Rule::UnprovedFact);
+    let mut case = Case::new([32, 32, 32]);
+    case.dynamic = true;
+    let sliced = GpuMatrixMapping { slices: 2, ..good };
+    assert_eq!(case.lower(sliced).unwrap_err().rule, Rule::ExtentKnown);
+    case.spec.dtype = DType::F64;
+    case.spec.output = DType::F64;
+    assert_eq!(case.lower(good).unwrap_err().rule, Rule::AtomType);
+}

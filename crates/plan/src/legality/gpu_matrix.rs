@@ -1,0 +1,79 @@
+//! Legality of register-tile matrix mappings on GPUs.
+
+use tilewright_ir::DType;
+
+use super::{Rejection, Rule, require};
+use crate::mapping::GpuMatrixMapping;
+use crate::policy::gpu_matrix::{registers, shared_bytes};
+use crate::problem::MatrixProblem;
+use crate::target::GpuFacts;
+
+/// Checks a register-tile mapping, rules in this order: target-dtype, empty-tile, lane-width,
+/// tile-multiple, stage-range, unroll-range, accumulator-order, unproved-realisation, threads-limit,
+/// register-budget, shared-memory. `copies` are the copy widths of A and B that alignment proves.
+///
+/// # Errors
+/// Names the first rule that the mapping breaks.
+pub fn check(
+    problem: &MatrixProblem,
+    gpu: &GpuFacts,
+    mapping: &GpuMatrixMapping,
+    copies: [u32; 2],
+) -> Result<(), Rejection> {
+    let m = mapping;
+    for dtype in [problem.operand, problem.accumulator] {
+        require(dtype == DType::F32, Rule::TargetDtype, || {
+            format!("register tiles multiply and accumulate f32, not {dtype}")
+        })?;
+    }
+    let numbers = || m.warps.iter().chain(&m.lanes).chain(&m.tile).chain([&m.depth, &m.slices]);
+    require(!numbers().any(|n| *n == 0), Rule::EmptyTile, || format!("{m:?} has a zero"))?;
+    require(
+        u64::from(m.lanes[0]) * u64::from(m.lanes[1]) == 32 && gpu.lanes == 32,
+        Rule::LaneWidth,
+        || format!("a grid of {:?} lanes, a subgroup has {}", m.lanes, gpu.lanes),
+    )?;
+    let powers = m.warps.iter().chain(&m.lanes).chain(&m.tile).chain([&m.depth]);
+    require(
+        powers.clone().all(|n| n.is_power_of_two()) && m.depth.is_multiple_of(m.warps[2]),
+        Rule::TileMultiple,
+        || format!("{m:?}: extents are powers of two, a step a multiple of the sets"),
+    )?;
+    require((2..=8).contains(&m.stages), Rule::StageRange, || {
+        format!("{} stages: use 2 to 8", m.stages)
+    })?;
+    let unroll = m.unroll == 1 || m.unroll.is_multiple_of(m.stages);
+    require(unroll && (1..=16).contains(&m.unroll), Rule::UnrollRange, || {
+        format!("{} steps per trip for {} stages", m.unroll, m.stages)
+    })?;
+    require(
+        problem.reassociable || (m.warps[2] == 1 && m.slices == 1),
+        Rule::AccumulatorOrder,
+        || "the order of the sum is stated, and parts of K would be summed apart".to_string(),
+    )?;
+    let block = m.block();
+    for i in 0..2 {
+        let fits = m.copy[i] == 1 || m.copy[i] == copies[i] && block[i] >= 4;
+        require(fits, Rule::UnprovedRealisation, || {
+            format!("copies of {} elements where {} are proved aligned", m.copy[i], copies[i])
+        })?;
+    }
+    let sliced = problem.is_static[0] && problem.is_static[1];
+    require(m.slices == 1 || sliced, Rule::UnprovedRealisation, || {
+        "scratch of slices needs the sizes of the output".to_string()
+    })?;
+    require(m.threads() <= u64::from(gpu.max_threads), Rule::ThreadsLimit, || {
+        format!("{} threads, at most {}", m.threads(), gpu.max_threads)
+    })?;
+    let needed = registers(m);
+    let most = gpu.registers_per_thread.unwrap_or(0);
+    let all = gpu.registers_per_core.unwrap_or(0);
+    let share = all.checked_div(m.threads() * u64::from(m.resident.max(1))).unwrap_or(0);
+    require(needed <= most.min(share), Rule::RegisterBudget, || {
+        format!("{needed} registers a thread, at most {}", most.min(share))
+    })?;
+    let bytes = shared_bytes(m, problem.transposed);
+    require(bytes <= gpu.shared_bytes, Rule::SharedMemory, || {
+        format!("{bytes} bytes, at most {}", gpu.shared_bytes)
+    })
+}

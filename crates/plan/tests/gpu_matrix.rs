@@ -1,0 +1,90 @@
+//! Space, legality and estimate of register-tile products on GPUs.
+
+use tilewright_ir::DType;
+use tilewright_plan::legality::gpu_matrix::check;
+use tilewright_plan::mapping::GpuMatrixMapping;
+use tilewright_plan::policy::gpu_matrix::{estimate, shared_bytes, shortlist};
+use tilewright_plan::problem::MatrixProblem;
+use tilewright_plan::space::gpu_matrix::candidates;
+use tilewright_plan::target::{GpuFacts, Target};
+
+fn gpu() -> GpuFacts {
+    Target::nvidia_h200().gpu_facts().cloned().unwrap()
+}
+
+const SIZES: [[u64; 3]; 6] = [
+    [32, 32, 32],
+    [127, 193, 61],
+    [512, 512, 512],
+    [16, 4096, 4096],
+    [4096, 4096, 64],
+    [4095, 4097, 4093],
+];
+
+#[test]
+fn every_case_has_a_hundred_legal_candidates() {
+    for [m, n, k] in SIZES {
+        let problem = MatrixProblem::plain(m, n, k);
+        let all = candidates(&problem, &gpu(), [1, 1]);
+        let legal = all.iter().filter(|c| check(&problem, &gpu(), c, [1, 1]).is_ok());
+        assert!(legal.clone().count() >= 100, "{m}x{n}x{k}: {}", legal.count());
+        let mut seen = std::collections::HashSet::new();
+        assert!(all.iter().all(|c| seen.insert(*c)), "{m}x{n}x{k} has one twice");
+        for c in &all {
+            let us = estimate(&problem, &gpu(), c);
+            assert!(us.is_finite() && us > 0.0, "{c:?}: {us}");
+        }
+    }
+}
+
+#[test]
+fn a_short_list_is_in_order_and_varied() {
+    let problem = MatrixProblem::plain(1024, 1024, 1024);
+    let list = shortlist(&problem, &gpu(), [1, 4], 24);
+    assert_eq!(list.len(), 24);
+    assert!(list.windows(2).all(|w| w[0].0 <= w[1].0));
+    let tiles: std::collections::HashSet<_> = list.iter().map(|(_, m)| m.tile).collect();
+    assert!(tiles.len() >= 3, "{tiles:?}");
+}
+
+#[test]
+fn rules_have_names() {
+    let good = GpuMatrixMapping {
+        warps: [4, 2, 1],
+        lanes: [4, 8],
+        tile: [8, 8],
+        depth: 8,
+        stages: 4,
+        unroll: 4,
+        slices: 1,
+        copy: [1, 4],
+        resident: 2,
+    };
+    // A turned on its way has padded rows: 8 of 132, B 8 of 128 elements, four stages.
+    assert_eq!(shared_bytes(&good, [false, false]), 4 * 8 * (132 + 128) * 4);
+    let plain = MatrixProblem::plain(4096, 4096, 4096);
+    let rule = |problem: &MatrixProblem, mapping: GpuMatrixMapping| {
+        check(problem, &gpu(), &mapping, [1, 4]).map_err(|r| r.rule.name())
+    };
+    assert_eq!(rule(&plain, good), Ok(()));
+    let doubles = MatrixProblem { operand: DType::F64, ..MatrixProblem::plain(64, 64, 64) };
+    assert_eq!(rule(&doubles, good), Err("target-dtype"));
+    let of = |change: fn(&mut GpuMatrixMapping)| {
+        let mut mapping = good;
+        change(&mut mapping);
+        rule(&plain, mapping)
+    };
+    assert_eq!(of(|m| m.slices = 0), Err("empty-tile"));
+    assert_eq!(of(|m| m.lanes = [8, 8]), Err("lane-width"));
+    assert_eq!(of(|m| m.tile = [6, 8]), Err("tile-multiple"));
+    assert_eq!(of(|m| m.stages = 1), Err("stage-range"));
+    assert_eq!(of(|m| m.unroll = 3), Err("unroll-range"));
+    assert_eq!(of(|m| m.copy = [4, 4]), Err("unproved-realisation"));
+    assert_eq!(of(|m| m.warps = [8, 8, 1]), Err("threads-limit"));
+    assert_eq!(of(|m| m.resident = 3), Err("register-budget"));
+    let deep = |m: &mut GpuMatrixMapping| (m.depth, m.stages, m.unroll) = (128, 4, 1);
+    assert_eq!(of(deep), Err("shared-memory"));
+    let mut ordered = plain.clone();
+    ordered.reassociable = false;
+    assert_eq!(rule(&ordered, GpuMatrixMapping { slices: 2, ..good }), Err("accumulator-order"));
+}
