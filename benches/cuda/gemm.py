@@ -1,0 +1,145 @@
+"""Strict FP32 products on a CUDA device: ours (through the worker) and cuBLAS (torch.mm, no TF32).
+
+usage: gemm.py WORKER OUT.json [SECONDS [MxNxK,... [LIMIT]]]
+
+Both peers of a case are timed in turn, several rounds, by CUDA graphs of back-to-back launches;
+medians. An A/A row (ours twice) gives the noise floor of the case. LIMIT mappings are tried for
+each case, the planner's best first.
+"""
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+SHAPES = [(32, 32, 32), (128, 128, 128), (127, 193, 61), (256, 1024, 128), (513, 257, 129),
+          (1024, 128, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048),
+          (4096, 4096, 4096), (16, 4096, 4096), (64, 4096, 4096), (4096, 4096, 64),
+          (4095, 4097, 4093)]
+AIMS = {(32, 32, 32): 1.8, (128, 128, 128): 2.8, (127, 193, 61): 2.4, (256, 1024, 128): 4.2,
+        (513, 257, 129): 4.6, (1024, 128, 256): 5.4, (512, 512, 512): 10.5,
+        (1024, 1024, 1024): 52, (16, 4096, 4096): 28}
+ROUNDS = 5
+
+
+class Worker:
+    def __init__(self, path):
+        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        if not line:
+            return {"error": "the worker ended"}
+        return json.loads(line)
+
+
+def graph_of(call, budget_us=3000.0):
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+        side.synchronize()
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record(side)
+        for _ in range(5):
+            call()
+        end.record(side)
+        side.synchronize()
+        once = start.elapsed_time(end) * 1e3 / 5
+        n = max(2, min(400, int(budget_us / max(once, 0.5))))
+        g = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(g, stream=side):
+            for _ in range(n):
+                call()
+    torch.cuda.synchronize()
+    g.replay()
+    torch.cuda.synchronize()
+    return g, n
+
+
+def time_graph(pair, rounds=3):
+    g, n = pair
+    out = []
+    for _ in range(rounds):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        g.replay()
+        end.record()
+        torch.cuda.synchronize()
+        out.append(start.elapsed_time(end) * 1e3 / n)
+    return statistics.median(out)
+
+
+def describe(row):
+    m = row.get("mapping") or {}
+    if not m:
+        return ""
+    block = [m["warps"][i] * m["lanes"][i] * m["tile"][i] for i in (0, 1)]
+    return (f"{block[0]}x{block[1]}x{m['depth']} w{m['warps']} t{m['tile']} s{m['stages']} "
+            f"z{m['slices']} c{m['copy']} regs {row.get('registers')} r{row.get('groups_per_core')}")
+
+
+def main():
+    torch.backends.cuda.matmul.allow_tf32 = False
+    worker = Worker(sys.argv[1])
+    deadline = time.time() + float(sys.argv[3]) if len(sys.argv) > 3 else None
+    shapes = SHAPES
+    if len(sys.argv) > 4 and sys.argv[4] != "all":
+        shapes = [tuple(int(x) for x in s.split("x")) for s in sys.argv[4].split(",")]
+    limit = int(sys.argv[5]) if len(sys.argv) > 5 else 36
+    print(worker.ask(cmd="facts"))
+    results = {"torch": torch.__version__, "cases": []}
+    for m, n, k in shapes:
+        if deadline and time.time() > deadline:
+            print("out of time")
+            break
+        started = time.time()
+        ours = worker.ask(cmd="prepare", m=m, n=n, k=k, trans="nn", limit=limit)
+        prepared = time.time() - started
+        a = torch.rand(m, k, device="cuda") * 2 - 1
+        b = torch.rand(k, n, device="cuda") * 2 - 1
+        c = torch.empty(m, n, device="cuda")
+        peer = graph_of(lambda: torch.mm(a, b, out=c))
+        samples = {"ours": [], "ours_again": [], "cublas": []}
+        for r in range(ROUNDS):
+            names = list(samples)
+            names = names[r % 3:] + names[:r % 3]
+            for name in names:
+                if name == "cublas":
+                    samples[name].append(time_graph(peer))
+                else:
+                    samples[name].append(worker.ask(cmd="time", rounds=3).get("us", math.inf))
+        med = {key: statistics.median(v) for key, v in samples.items()}
+        ratio = med["cublas"] / med["ours"]
+        pairs = zip(samples["ours"], samples["ours_again"])
+        floor = max(abs(math.log(x / y)) for x, y in pairs) if math.isfinite(med["ours"]) else math.nan
+        tflops = 2 * m * n * k / med["ours"] * 1e-6
+        best = ours.get("best") or {}
+        tried = ours.get("candidates") or []
+        failed = [t["failed"] for t in tried if "failed" in t]
+        results["cases"].append({"m": m, "n": n, "k": k, "median": med, "samples": samples, "ratio": ratio,
+                                 "floor": floor, "tflops": tflops, "prepare_s": prepared,
+                                 "compile_s": ours.get("compile_s"), "best": best,
+                                 "candidates": tried, "error": ours.get("error")})
+        aim = AIMS.get((m, n, k))
+        print(f"{m}x{n}x{k}: ours {med['ours']:9.2f} us, cuBLAS {med['cublas']:9.2f}, ratio {ratio:5.3f}, floor {floor:.3f}, "
+              f"{tflops:5.1f} TFLOP/s{f', aim {aim}' if aim else ''}; {describe(best)}; err {best.get('error', math.nan):.2f}; "
+              f"{len(tried)} tried, {len(failed)} failed, {prepared:.1f} s ({ours.get('compile_s', 0):.1f} compiling) "
+              f"{ours.get('error') or ''} {failed[0][:120] if failed else ''}", flush=True)
+        del a, b, c, peer
+        torch.cuda.empty_cache()
+    with open(sys.argv[2], "w") as f:
+        json.dump(results, f)
+    ratios = [case["ratio"] for case in results["cases"] if case["ratio"] > 0]
+    if ratios:
+        print("cases", len(ratios), "geomean", math.exp(sum(map(math.log, ratios)) / len(ratios)),
+              "under 0.97:", sum(r < 0.97 for r in ratios))
+
+
+main()
