@@ -6,7 +6,8 @@
 //! planner's estimate, checks every element of each one's output against a float64 product that a
 //! plain kernel computes on the device, times the correct ones and keeps the fastest;
 //! `{"cmd":"time","rounds":N}` times the kept mapping: medians of graph launches in microseconds;
-//! `{"cmd":"ptx","m":M,"n":N,"k":K,"mapping":{…}}` gives the text of a mapping's kernels (no device).
+//! `{"cmd":"ptx","m":M,"n":N,"k":K,"mapping":{…}}` gives the text of a mapping's kernels, `{"cmd":"plan",…}`
+//! the short list, `{"cmd":"checks"}` the text of the checking kernels; these need no device.
 
 use std::fmt::Write as _;
 use std::io::{BufRead as _, Write as _};
@@ -536,6 +537,10 @@ fn main() -> Result<(), Error> {
             match request["cmd"].as_str() {
                 Some("ptx") => return texts(&request),
                 Some("plan") => return plan(&request),
+                Some("checks") => {
+                    let texts = [reference_kernel().text, compare_kernel().text];
+                    return Ok(json!({ "ptx": texts }));
+                }
                 _ => {}
             }
             let context = context.as_ref().map_err(Clone::clone)?;
