@@ -1,0 +1,161 @@
+//! The calibration step of a study: from the labels of its searches to a profile.
+
+use crate::canonical::sha256;
+use crate::error::StudyError;
+use crate::import::training::{Training, TrainingRow};
+use crate::record::{CALIBRATION, CalibrationFile, CalibrationRow, Fold, SearchFile};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use tilewright_plan::calibrate::{
+    OuterFold, Sample, Split, Strategy, code_hash, mean, nested, whole_launch,
+};
+use tilewright_plan::policy::whole_launch::{Family, FamilyFit, Inputs, MAX_INPUTS};
+use tilewright_plan::profile::{FitOrigin, WholeLaunchProfile};
+
+/// What the calibration of a study gives.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Calibrated {
+    /// One file a family, in the order of the profile's fits.
+    pub families: Vec<CalibrationFile>,
+    /// The profile.
+    pub profile: WholeLaunchProfile,
+}
+
+/// Fits every family that the searches hold.
+///
+/// # Errors
+/// A family has fewer than two shapes or nothing valid.
+pub fn calibrate(searches: &[SearchFile], target: &str) -> Result<Calibrated, StudyError> {
+    let mut by_family: BTreeMap<&str, Vec<&SearchFile>> = BTreeMap::new();
+    for search in searches {
+        by_family.entry(&search.family).or_default().push(search);
+    }
+    let (mut families, mut fits, mut texts) = (Vec::new(), Vec::new(), String::new());
+    for (name, searches) in by_family {
+        let fault = |message: String| StudyError::Calibration { family: name.to_string(), message };
+        let family =
+            Family::by_name(name).ok_or_else(|| fault("there is no such family".into()))?;
+        let training = training(family, target, &searches);
+        let data = training.dataset().map_err(|e| fault(e.to_string()))?;
+        let (inputs, incumbents) = (training.inputs(), training.incumbents());
+        let fit = whole_launch::fit_family(family, &data, &inputs, &incumbents)
+            .map_err(|e| fault(e.to_string()))?;
+        let folds =
+            nested(&data, Split::Shape, Strategy::Average).map_err(|e| fault(e.to_string()))?;
+        let rows = rows(&searches);
+        let text = rows_text(&rows);
+        families.push((name.to_string(), rows, incumbents, folds, sha256(text.as_bytes())));
+        texts.push_str(&text);
+        fits.push(fit);
+    }
+    let code_sha256 = code_hash().to_string();
+    let profile = WholeLaunchProfile {
+        target: target.to_string(),
+        fits: fits.clone(),
+        source: None,
+        fit: FitOrigin {
+            data_sha256: sha256(texts.as_bytes()),
+            code_sha256: code_sha256.clone(),
+            procedure: "whole-launch, nested leave-one-shape-out".to_string(),
+        },
+    };
+    // Terms and confidence are written as the profile writes them.
+    let written: Value = serde_json::from_str(&profile.to_json()).map_err(|e| {
+        StudyError::Calibration { family: "profile".to_string(), message: e.to_string() }
+    })?;
+    let part = |index: usize, name: &str| written["fits"][index][name].clone();
+    let files = families.into_iter().enumerate().map(
+        |(index, (family, rows, incumbents, folds, data_sha256))| CalibrationFile {
+            schema: CALIBRATION.to_string(),
+            family,
+            rows,
+            incumbents,
+            terms: part(index, "terms"),
+            confidence: part(index, "confidence"),
+            folds: folds.iter().map(fold).collect(),
+            code_sha256: code_sha256.clone(),
+            data_sha256,
+        },
+    );
+    Ok(Calibrated { families: files.collect(), profile })
+}
+
+fn fold(fold: &OuterFold) -> Fold {
+    let regrets: Vec<f64> = fold.picks.iter().map(|p| p.regret()).collect();
+    Fold {
+        held_out: fold.group.clone(),
+        regret_mean: mean(regrets.iter().copied()),
+        regret_max: regrets.iter().copied().fold(0.0, f64::max),
+    }
+}
+
+/// A shape as text: its numbers joined by `x`.
+pub fn shape_text(shape: &[u64]) -> String {
+    shape.iter().map(u64::to_string).collect::<Vec<_>>().join("x")
+}
+
+/// Inputs as the model takes them.
+pub fn padded(inputs: &[f64]) -> Inputs {
+    let mut all = [0.0; MAX_INPUTS];
+    for (to, from) in all.iter_mut().zip(inputs) {
+        *to = *from;
+    }
+    all
+}
+
+fn training(family: Family, target: &str, searches: &[&SearchFile]) -> Training {
+    let mut rows = Vec::new();
+    for search in searches {
+        for (candidate, label) in search.labels() {
+            let listed = &search.candidates[candidate];
+            rows.push(TrainingRow {
+                sample: Sample {
+                    case: search.case.id.clone(),
+                    shape: shape_text(&search.case.shape),
+                    operator: search.case.op.clone(),
+                    candidate: tilewright_plan::ranking::describe(&listed.mapping),
+                    label,
+                    samples: Vec::new(),
+                },
+                inputs: padded(&listed.inputs),
+                incumbent: candidate == search.incumbent,
+            });
+        }
+    }
+    Training { family, target: target.to_string(), rows }
+}
+
+fn rows(searches: &[&SearchFile]) -> Vec<CalibrationRow> {
+    let mut rows = Vec::new();
+    for search in searches {
+        rows.extend(search.labels().map(|(candidate, label_us)| CalibrationRow {
+            case: search.case.id.clone(),
+            candidate,
+            label_us,
+        }));
+    }
+    rows
+}
+
+/// The text whose hash identifies the rows.
+fn rows_text(rows: &[CalibrationRow]) -> String {
+    rows.iter()
+        .map(|r| format!("{},{},{}\n", r.case, r.candidate, Value::from(r.label_us)))
+        .collect()
+}
+
+/// The fit of a family.
+///
+/// # Errors
+/// The profile has none.
+pub fn fit_of<'a>(
+    profile: &'a WholeLaunchProfile,
+    family: Family,
+) -> Result<&'a FamilyFit, StudyError> {
+    profile.fits.iter().find(|f| f.model.family() == family).ok_or_else(|| {
+        StudyError::Calibration {
+            family: family.name().to_string(),
+            message: "the profile has no fit of it".to_string(),
+        }
+    })
+}

@@ -1,0 +1,202 @@
+//! A worker process as its study sees it: requests with a deadline, and a new process after a
+//! crash or a hang.
+
+use super::message::{Reply, Request};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How to start a worker.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Launch {
+    /// Program.
+    pub program: PathBuf,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// Variables set for it beyond those of this process.
+    pub env: Vec<(String, String)>,
+}
+
+/// Why a request has no reply. The process is gone.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Failure {
+    /// It died.
+    #[error("the worker process ended with {0}")]
+    Crashed(String),
+    /// It didn't answer in time and was killed.
+    #[error("no answer within {0} ms")]
+    Hung(u128),
+    /// It couldn't be started.
+    #[error("the worker process can't be started: {0}")]
+    Start(String),
+    /// It says something that isn't understood.
+    #[error("unexpected answer: {0}")]
+    Protocol(String),
+}
+
+/// A running worker.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    stdin: ChildStdin,
+    replies: Receiver<String>,
+}
+
+/// Longest line of a reply.
+const MAX_LINE: u64 = 64 << 20;
+
+impl Process {
+    /// Starts a worker. What it says first is its first reply.
+    ///
+    /// # Errors
+    /// [`Failure::Start`].
+    pub fn start(launch: &Launch) -> Result<Self, Failure> {
+        let start = |e: std::io::Error| Failure::Start(e.to_string());
+        let mut command = Command::new(&launch.program);
+        command
+            .args(&launch.args)
+            .envs(launch.env.iter().map(|(k, v)| (k, v)))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = command.spawn().map_err(start)?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            let _ = child.kill();
+            return Err(Failure::Start("no pipes".to_string()));
+        };
+        let (send, replies) = channel();
+        std::thread::Builder::new()
+            .name("replies".to_string())
+            .spawn(move || {
+                let mut reader = BufReader::new(stdout);
+                loop {
+                    let mut line = String::new();
+                    match std::io::Read::take(&mut reader, MAX_LINE).read_line(&mut line) {
+                        Ok(n) if n > 0 && line.ends_with('\n') => {
+                            if send.send(line).is_err() {
+                                break;
+                            }
+                        }
+                        _ => break,
+                    }
+                }
+            })
+            .map_err(start)?;
+        Ok(Process { child, stdin, replies })
+    }
+
+    /// Sends a request and waits for its first reply.
+    ///
+    /// # Errors
+    /// As [`Process::next`].
+    pub fn request(&mut self, request: &Request, deadline: Duration) -> Result<Reply, Failure> {
+        self.send(request)?;
+        self.next(deadline)
+    }
+
+    /// Sends a request.
+    ///
+    /// # Errors
+    /// The process died.
+    pub fn send(&mut self, request: &Request) -> Result<(), Failure> {
+        let line = serde_json::to_string(request).map_err(|e| Failure::Protocol(e.to_string()))?;
+        let sent = writeln!(self.stdin, "{line}").and_then(|()| self.stdin.flush());
+        sent.map_err(|_| self.crashed())
+    }
+
+    /// Waits for the next reply. A process that says nothing in time is killed.
+    ///
+    /// # Errors
+    /// It died, hangs, or says something else.
+    pub fn next(&mut self, deadline: Duration) -> Result<Reply, Failure> {
+        let until = Instant::now() + deadline;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.replies.recv_timeout(left) {
+                // Lines of other programs, such as a runtime's greeting, aren't replies.
+                Ok(line) if !line.trim_start().starts_with('{') => {}
+                Ok(line) => {
+                    return serde_json::from_str(&line)
+                        .map_err(|e| Failure::Protocol(e.to_string()));
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    self.kill();
+                    return Err(Failure::Hung(deadline.as_millis()));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(self.crashed()),
+            }
+        }
+    }
+
+    fn crashed(&mut self) -> Failure {
+        // It may only have closed its pipes.
+        let _ = self.child.kill();
+        Failure::Crashed(match self.child.wait() {
+            Ok(status) => describe(status),
+            Err(_) => "an unknown status".to_string(),
+        })
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn describe(status: std::process::ExitStatus) -> String {
+    #[cfg(unix)]
+    if let Some(signal) = std::os::unix::process::ExitStatusExt::signal(&status) {
+        return format!("signal {signal}");
+    }
+    match status.code() {
+        Some(code) => format!("exit code {code}"),
+        None => "an unknown status".to_string(),
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // A worker ends by itself when its input closes; one that is busy or hangs must not
+        // outlive the study.
+        self.kill();
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Process {
+        let launch = Launch {
+            program: "/bin/sh".into(),
+            args: vec!["-c".to_string(), script.to_string()],
+            env: vec![("GREETING".to_string(), "ready".to_string())],
+        };
+        Process::start(&launch).unwrap()
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn replies_are_read_past_other_output() {
+        let mut process =
+            shell("echo hello; echo \"{\\\"reply\\\":\\\"$GREETING\\\",\\\"version\\\":null}\"");
+        assert_eq!(process.next(LONG), Ok(Reply::Ready { version: None }));
+        assert_eq!(process.next(LONG), Err(Failure::Crashed("exit code 0".to_string())));
+    }
+
+    #[test]
+    fn crashes_hangs_and_nonsense_have_their_errors() {
+        let mut process = shell("kill -SEGV $$");
+        assert_eq!(process.next(LONG), Err(Failure::Crashed("signal 11".to_string())));
+        let mut process = shell("exec sleep 1000");
+        let hung = process.request(&Request::Exit, Duration::from_millis(50));
+        assert_eq!(hung, Err(Failure::Hung(50)));
+        let mut process = shell("echo '{\"reply\":\"what\"}'; read x");
+        assert!(matches!(process.next(LONG), Err(Failure::Protocol(_))));
+        let missing = Launch { program: "/nowhere/worker".into(), args: vec![], env: vec![] };
+        assert!(matches!(Process::start(&missing), Err(Failure::Start(_))));
+    }
+}

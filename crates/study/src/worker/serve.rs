@@ -1,0 +1,305 @@
+//! The worker that compiles and runs candidates.
+
+use super::message::{DataKind, Reply, Request};
+use crate::canonical::sha256;
+use crate::case::Case;
+use crate::error::StudyError;
+use crate::meter::Meter;
+use crate::protocol::{self, Protocol};
+use crate::spec::Space;
+use crate::subject::Subject;
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use tilewright_engine::{Handle, Input, LaunchOptions};
+use tilewright_kernel::lower::Lowered;
+use tilewright_runtime::{Buffer, Device, RuntimeError};
+
+/// Serves requests until the input ends or says so.
+///
+/// # Errors
+/// The output can't be written.
+pub fn serve(
+    device: &Arc<dyn Device>,
+    meter: &dyn Meter,
+    input: impl BufRead,
+    mut output: impl Write,
+) -> Result<(), StudyError> {
+    let mut say = |reply: &Reply| -> Result<(), StudyError> {
+        let line = serde_json::to_string(reply).map_err(|e| StudyError::Worker(e.to_string()))?;
+        writeln!(output, "{line}")
+            .and_then(|()| output.flush())
+            .map_err(|e| StudyError::Worker(e.to_string()))
+    };
+    say(&Reply::Ready { version: None })?;
+    let mut open: Option<Open> = None;
+    for line in input.lines() {
+        let Ok(line) = line else { break };
+        let request = match serde_json::from_str::<Request>(&line) {
+            Ok(request) => request,
+            Err(e) => {
+                say(&Reply::Failed { message: format!("no request: {e}") })?;
+                continue;
+            }
+        };
+        match request {
+            Request::Exit => break,
+            Request::Open { case, space, seed, sets } => {
+                // The old tensors go before the new ones come.
+                open = None;
+                match Open::new(device, meter, &case, &space, seed, sets) {
+                    Ok((opened, upload_ns)) => {
+                        open = Some(opened);
+                        say(&Reply::Opened { upload_ns, preallocated: true })?;
+                    }
+                    Err(e) => say(&Reply::Failed { message: e.to_string() })?,
+                }
+            }
+            other => match &mut open {
+                None => say(&Reply::Failed { message: "no case is open".to_string() })?,
+                Some(open) => open.serve(device, meter, other, &mut say)?,
+            },
+        }
+    }
+    Ok(())
+}
+
+/// An open case.
+struct Open {
+    subject: Subject,
+    dyadic: Vec<Buffer>,
+    /// Random inputs and an output, in copies.
+    sets: Vec<(Vec<Buffer>, Buffer)>,
+    /// Fingerprints of the inputs: dyadic, random.
+    prints: [Vec<String>; 2],
+    compiled: HashMap<usize, Compiled>,
+}
+
+struct Compiled {
+    handle: Handle,
+    kernel_sha256: String,
+}
+
+impl Open {
+    fn new(
+        device: &Arc<dyn Device>,
+        meter: &dyn Meter,
+        case: &Case,
+        space: &Space,
+        seed: u64,
+        sets: usize,
+    ) -> Result<(Self, u64), StudyError> {
+        let subject = Subject::new(case, device.target(), space)?;
+        let mut made = None;
+        let upload_ns = meter.step(&format!("upload {}", case.id), &mut || {
+            made = Some(tensors(&subject, seed, sets));
+        });
+        let (dyadic, sets) = match made {
+            Some(made) => made?,
+            None => return Err(StudyError::Worker("the meter ran nothing".to_string())),
+        };
+        let print = |buffers: &[Buffer]| buffers.iter().map(|b| sha256(b.as_bytes())).collect();
+        let random = sets.first().map_or(&[][..], |s| &s.0);
+        let prints = [print(&dyadic), print(random)];
+        Ok((Open { subject, dyadic, sets, prints, compiled: HashMap::new() }, upload_ns))
+    }
+
+    fn serve(
+        &mut self,
+        device: &Arc<dyn Device>,
+        meter: &dyn Meter,
+        request: Request,
+        say: &mut dyn FnMut(&Reply) -> Result<(), StudyError>,
+    ) -> Result<(), StudyError> {
+        let reply = match request {
+            Request::Compile { slots, jobs, listing } => {
+                self.compile(device, meter, &slots, jobs, listing, say)?;
+                Ok(Reply::Done)
+            }
+            Request::Check { slot, data, file } => self.check(slot, data, &file),
+            Request::Measure { slot, protocol } => self
+                .timed(slot, &mut |subject, call| {
+                    protocol::measure(meter, subject, &protocol, call)
+                })
+                .map(|samples| Reply::Measured { samples }),
+            Request::Start { slot, protocol } => {
+                self.start(meter, slot, &protocol).map(|samples| Reply::Measured { samples })
+            }
+            Request::Batch { slot, repetitions } => self
+                .timed(slot, &mut |subject, call| {
+                    call()?;
+                    protocol::batch(meter, subject, repetitions, call)
+                })
+                .map(|ns| Reply::Time { ns }),
+            Request::Open { .. } | Request::OpenControl { .. } | Request::Exit => {
+                Err("not for an open case".to_string())
+            }
+        };
+        say(&reply.unwrap_or_else(|message| Reply::Failed { message }))
+    }
+
+    fn start(
+        &mut self,
+        meter: &dyn Meter,
+        slot: Option<usize>,
+        protocol: &Protocol,
+    ) -> Result<protocol::Samples, String> {
+        self.timed(slot, &mut |subject, call| protocol::start(meter, subject, protocol, call))
+    }
+
+    /// Lowers and compiles in parallel; results are said as they come.
+    fn compile(
+        &mut self,
+        device: &Arc<dyn Device>,
+        meter: &dyn Meter,
+        slots: &[[usize; 2]],
+        jobs: usize,
+        listing: bool,
+        say: &mut dyn FnMut(&Reply) -> Result<(), StudyError>,
+    ) -> Result<(), StudyError> {
+        let next = AtomicUsize::new(0);
+        let (send, results) = channel();
+        let subject = &self.subject;
+        let compiled = &mut self.compiled;
+        std::thread::scope(|scope| {
+            for _ in 0..jobs.clamp(1, slots.len().max(1)) {
+                let (send, next) = (send.clone(), &next);
+                scope.spawn(move || {
+                    while let Some([slot, plan]) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let result = compile_one(device, meter, subject, *plan, listing);
+                        if send.send((*slot, result)).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(send);
+            for (slot, result) in results {
+                match result {
+                    Ok((one, compile_ns, artifact_sha256)) => {
+                        let kernel_sha256 = one.kernel_sha256.clone();
+                        compiled.insert(slot, one);
+                        say(&Reply::Compiled { slot, compile_ns, kernel_sha256, artifact_sha256 })?;
+                    }
+                    Err((rule, message)) => say(&Reply::Rejected { slot, rule, message })?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn check(&mut self, slot: Option<usize>, data: DataKind, file: &str) -> Result<Reply, String> {
+        let compiled = slot.and_then(|s| self.compiled.get(&s)).ok_or("it isn't compiled")?;
+        let Some((random, output)) = self.sets.first_mut() else {
+            return Err("no tensors".to_string());
+        };
+        let (inputs, prints) = match data {
+            DataKind::Dyadic => (&self.dyadic, &self.prints[0]),
+            DataKind::Random => (&*random, &self.prints[1]),
+        };
+        output.poison();
+        let scalars = scalars(&self.subject);
+        let options = LaunchOptions { dims: &[], scalars: &scalars };
+        let borrowed: Vec<&dyn Input> = inputs.iter().map(|b| b as &dyn Input).collect();
+        compiled.handle.run_with(&options, &borrowed, &mut [output]).map_err(|e| e.to_string())?;
+        let guards_intact = inputs.iter().all(Buffer::guards_intact) && output.guards_intact();
+        let inputs_unchanged =
+            inputs.iter().zip(prints).all(|(buffer, print)| sha256(buffer.as_bytes()) == *print);
+        std::fs::write(file, output.as_bytes()).map_err(|e| format!("writing the output: {e}"))?;
+        Ok(Reply::Checked { guards_intact, inputs_unchanged })
+    }
+
+    /// Calls `measure` with a call that launches a candidate on the copies of the tensors in turn.
+    fn timed<T>(
+        &mut self,
+        slot: Option<usize>,
+        measure: &mut dyn FnMut(&str, protocol::Call<'_>) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let compiled = slot.and_then(|s| self.compiled.get(&s)).ok_or("it isn't compiled")?;
+        let scalars = scalars(&self.subject);
+        let options = LaunchOptions { dims: &[], scalars: &scalars };
+        let mut bound = Vec::with_capacity(self.sets.len());
+        for (inputs, output) in &mut self.sets {
+            let inputs: Vec<&dyn Input> = inputs.iter().map(|b| b as &dyn Input).collect();
+            let launch = compiled.handle.bind(&options, &inputs, [output]);
+            bound.push(launch.map_err(|e| e.to_string())?);
+        }
+        let copies = bound.len();
+        let mut turn = 0;
+        measure(&compiled.kernel_sha256, &mut || {
+            turn = if turn + 1 < copies { turn + 1 } else { 0 };
+            match bound.get_mut(turn) {
+                Some(launch) => launch.launch().map_err(|e| e.to_string()),
+                None => Err("no tensors".to_string()),
+            }
+        })
+    }
+}
+
+/// Dyadic inputs, and copies of the random inputs with an output.
+type Tensors = (Vec<Buffer>, Vec<(Vec<Buffer>, Buffer)>);
+
+fn tensors(subject: &Subject, seed: u64, copies: usize) -> Result<Tensors, StudyError> {
+    let dyadic = subject.inputs_data(DataKind::Dyadic.data(), seed)?;
+    let mut sets = Vec::new();
+    for _ in 0..copies.max(1) {
+        let mut outputs = subject.outputs()?;
+        let (Some(output), true) = (outputs.pop(), outputs.is_empty()) else {
+            return Err(StudyError::Case {
+                case: subject.case.id.clone(),
+                message: "studies measure programs with one output".to_string(),
+            });
+        };
+        sets.push((subject.inputs_data(DataKind::Random.data(), seed)?, output));
+    }
+    Ok((dyadic, sets))
+}
+
+fn scalars(subject: &Subject) -> Vec<(&str, f64)> {
+    subject.values.scalars.iter().map(|(n, v)| (n.as_str(), *v)).collect()
+}
+
+/// The kernels of a candidate as text, each ended by a line feed.
+pub fn kernel_text(lowered: &Lowered) -> String {
+    lowered.launches.iter().map(|kernel| format!("{kernel}\n")).collect()
+}
+
+/// A compiled candidate, its compile time and the hash of its listing; or the rule and the reason.
+type CompileResult = Result<(Compiled, u64, Option<String>), (Option<String>, String)>;
+
+fn compile_one(
+    device: &Arc<dyn Device>,
+    meter: &dyn Meter,
+    subject: &Subject,
+    plan: usize,
+    listing: bool,
+) -> CompileResult {
+    let mut result = Err((None, "the meter ran nothing".to_string()));
+    let compile_ns = meter.step(&format!("compile {} {plan}", subject.case.id), &mut || {
+        result = lower_and_compile(device, subject, plan);
+    });
+    let (lowered, executable) = result?;
+    let kernel_sha256 = sha256(kernel_text(&lowered).as_bytes());
+    let artifact = listing.then(|| sha256(executable.disassembly().as_bytes()));
+    let handle = Handle::new(subject.program(), &lowered.launches, executable)
+        .map_err(|e| (None, e.to_string()))?;
+    Ok((Compiled { handle, kernel_sha256 }, compile_ns, artifact))
+}
+
+fn lower_and_compile(
+    device: &Arc<dyn Device>,
+    subject: &Subject,
+    plan: usize,
+) -> Result<(Lowered, Box<dyn tilewright_runtime::Executable>), (Option<String>, String)> {
+    let lowered = subject
+        .plan
+        .lower(plan)
+        .map_err(|e| (Some(e.rule.name().to_string()), e.detail.clone()))?;
+    let executable = device.compile(&lowered.launches).map_err(|e| match e {
+        RuntimeError::Unsupported { rule, failure } => (Some(rule), failure.detail),
+        other => (None, other.to_string()),
+    })?;
+    Ok((lowered, executable))
+}

@@ -1,0 +1,197 @@
+//! A whole study in processes of its own: killed at random moments and gone on with, it leaves
+//! the record of an undisturbed run; the audit finds nothing wrong in it; a candidate that kills
+//! or hangs its worker is a trial.
+//!
+//! Times are simulated (a function of the kernel text), so that two runs can be compared byte by
+//! byte. Run without arguments this program is the test; with them it is a study or a worker.
+
+use std::collections::BTreeMap;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tilewright_cpu::{CpuDevice, CpuOptions};
+use tilewright_runtime::Device;
+use tilewright_study::bench::{Setup, Silent};
+use tilewright_study::meter::Simulated;
+use tilewright_study::run::Session;
+use tilewright_study::spec::Study;
+use tilewright_study::worker::{Launch, control, serve};
+
+const STUDY: &str = r#"
+name = "resume"
+device = "cpu"
+threads = 1
+controls = ["handwritten", "gemm-crate", "mkl"]
+
+[[family]]
+ops = ["softmax"]
+training = ["3x64", "5x100", "4x37"]
+holdout = ["6x80"]
+
+[[family]]
+ops = ["gemm"]
+training = ["8x16x8", "5x20x9", "17x33x5"]
+holdout = ["9x18x7"]
+
+[space]
+unroll = [1, 2]
+cap = 6
+
+[search]
+rounds = 3
+samples = 2
+sample_ms = 0.1
+warmup_ms = 0.1
+
+[replay]
+rounds = 14
+samples = 2
+single_samples = 2
+sample_ms = 0.1
+warmup_ms = 0.1
+
+[acceptance]
+regret_mean = 10.0
+candidates = 1.0
+"#;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = match args.first().map(String::as_str) {
+        Some("worker") => worker(&args[1..]),
+        Some("study") => study(Path::new(&args[1])),
+        // libtest's own flags, as `cargo test` passes them.
+        _ => tests(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn device() -> Result<Arc<dyn Device>, String> {
+    let options = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    Ok(Arc::new(CpuDevice::new(options).map_err(|e| e.to_string())?))
+}
+
+fn worker(args: &[String]) -> Result<(), String> {
+    let (input, output) = (BufReader::new(std::io::stdin()), std::io::stdout());
+    match args {
+        [flag, name] if flag == "--control" => control::serve(name, 1, &Simulated, input, output),
+        _ => serve::serve(&device()?, &Simulated, input, output),
+    }
+    .map_err(|e| e.to_string())
+}
+
+fn study(dir: &Path) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let setup = Setup {
+        device: device()?,
+        meter: &Simulated,
+        worker: Launch { program, args: vec!["worker".to_string()], env: vec![] },
+        progress: &Silent,
+        record_changes: false,
+    };
+    let study = Study::parse(STUDY, false)?;
+    let mut session = Session::open(&setup, study, dir).map_err(|e| e.to_string())?;
+    session.run().map(|_| ()).map_err(|e| e.to_string())
+}
+
+fn tests() -> Result<(), String> {
+    let root = std::env::temp_dir().join(format!("tilewright-resume-{}", std::process::id()));
+    let result = killed_and_resumed(&root);
+    let _ = std::fs::remove_dir_all(&root);
+    result
+}
+
+fn start(dir: &Path) -> Result<std::process::Child, String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    Command::new(program)
+        .arg("study")
+        .arg(dir)
+        .stdout(Stdio::null())
+        .spawn()
+        .map_err(|e| e.to_string())
+}
+
+fn killed_and_resumed(root: &Path) -> Result<(), String> {
+    let (whole, killed) = (root.join("whole"), root.join("killed"));
+    let begun = Instant::now();
+    let status = start(&whole)?.wait().map_err(|e| e.to_string())?;
+    if !status.success() {
+        return Err("the undisturbed study failed".to_string());
+    }
+    let takes = begun.elapsed();
+    audit(&whole)?;
+
+    // A small generator; which moments are hit depends on the machine anyway.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut kills = 0;
+    while kills < 20 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Short enough that the study isn't done before the twentieth kill.
+        let share = (state >> 40) as f64 / (1u64 << 24) as f64;
+        let wait = takes.mul_f64(0.02 + 0.16 * share).max(Duration::from_millis(20));
+        let mut child = start(&killed)?;
+        std::thread::sleep(wait);
+        if child.try_wait().map_err(|e| e.to_string())?.is_some() {
+            // Done early: begin again with what is left of the kills.
+            std::fs::remove_dir_all(&killed).map_err(|e| e.to_string())?;
+            continue;
+        }
+        child.kill().map_err(|e| e.to_string())?;
+        child.wait().map_err(|e| e.to_string())?;
+        kills += 1;
+    }
+    let status = start(&killed)?.wait().map_err(|e| e.to_string())?;
+    if !status.success() {
+        return Err("the study that was killed doesn't come to its end".to_string());
+    }
+    audit(&killed)?;
+    let (expected, found) = (files(&whole)?, files(&killed)?);
+    let names = |all: &BTreeMap<PathBuf, Vec<u8>>| all.keys().cloned().collect::<Vec<_>>();
+    if names(&expected) != names(&found) {
+        return Err(format!("files {:?} instead of {:?}", names(&found), names(&expected)));
+    }
+    for (name, bytes) in &expected {
+        if found[name] != *bytes {
+            return Err(format!("{} differs after interruptions", name.display()));
+        }
+    }
+    println!("killed {kills} times, {} files are the same", expected.len());
+    Ok(())
+}
+
+fn audit(dir: &Path) -> Result<(), String> {
+    let report = tilewright_audit::audit(dir, &tilewright_audit::Limits::default())
+        .map_err(|e| e.to_string())?;
+    let failed: Vec<_> =
+        report.verdicts.iter().filter(|v| report.failed().contains(&v.rule.name())).collect();
+    if report.passed() { Ok(()) } else { Err(format!("the audit finds: {failed:#?}")) }
+}
+
+/// Every file of a record but what interruptions leave.
+fn files(dir: &Path) -> Result<BTreeMap<PathBuf, Vec<u8>>, String> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![dir.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).map_err(|e| e.to_string())?.flatten() {
+            let path = entry.path();
+            let name = path.strip_prefix(dir).unwrap_or(&path).to_path_buf();
+            if name.starts_with("interrupted") || name == Path::new("interruptions.jsonl") {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                all.insert(name, std::fs::read(&path).map_err(|e| e.to_string())?);
+            }
+        }
+    }
+    Ok(all)
+}
