@@ -179,3 +179,21 @@ fn runs() {
         check("run", &d.run(&format!("run {arguments} --json")).json());
     }
 }
+
+#[test]
+fn calibrations() {
+    let d = Directory::new("calibrations");
+    let data = format!("{}/../plan/tests/data/m1max", env!("CARGO_MANIFEST_DIR"));
+    let space = format!("{}/../study/tests/data/space.t4.json", env!("CARGO_MANIFEST_DIR"));
+    for arguments in [
+        format!(
+            "{data}/reduction_search.json --procedure reference --replay {data}/heldout_replay.json"
+        ),
+        format!("{data}/reduction_search.json --nested --draws 3"),
+        format!("{data}/gemm_search.json"),
+        space.clone(),
+        format!("{space} --transfer {space}"),
+    ] {
+        check("calibrate", &d.run(&format!("calibrate {arguments} --json")).json());
+    }
+}

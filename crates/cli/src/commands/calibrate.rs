@@ -4,10 +4,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use tilewright_plan::Profile;
 use tilewright_study::calibration::{Options, Procedure, Protocol, Source, calibrate, text};
 use tilewright_study::export;
-use tilewright_study::import::transfer::transfer;
+use tilewright_study::import::space::Summary;
+use tilewright_study::import::transfer::{TransferReport, transfer};
 use tilewright_study::import::{self, ImportError, Imported, Limits, Space};
 
 use super::{print, print_json};
@@ -71,6 +73,25 @@ pub enum SplitName {
     Shape,
     /// One operator at a time.
     Operator,
+}
+
+/// The `schema` of what is printed for tuning spaces.
+const SPACES: &str = "tilewright-spaces-v1";
+
+/// The `schema` of the cross-device report.
+const TRANSFER: &str = "tilewright-transfer-v1";
+
+#[derive(Serialize)]
+struct SpacesObject {
+    schema: &'static str,
+    spaces: Vec<Summary>,
+}
+
+#[derive(Serialize)]
+struct TransferObject {
+    schema: &'static str,
+    #[serde(flatten)]
+    report: TransferReport,
 }
 
 /// Runs the command.
@@ -188,14 +209,14 @@ fn spaces_report(args: &CalibrateArgs, spaces: &[Space]) -> Result<(), CliError>
         (None, _) => {
             let summaries: Vec<_> = spaces.iter().map(Space::summary).collect();
             if args.json {
-                return print_json(&summaries);
+                return print_json(&SpacesObject { schema: SPACES, spaces: summaries });
             }
             print(&summaries.iter().map(text::space).collect::<String>())
         }
         (Some([second]), [first]) => {
             let report = transfer(first, second).map_err(CliError::usage)?;
             if args.json {
-                return print_json(&report);
+                return print_json(&TransferObject { schema: TRANSFER, report });
             }
             let name = |s: &Space, path: &Path| {
                 s.device.clone().unwrap_or_else(|| path.display().to_string())
