@@ -441,6 +441,8 @@ impl<'a> Session<'a> {
             StudyError::Order("the profile has no fit of a frozen case".to_string())
         })?;
         let text = canonical(&value)?;
+        // All units are in the ledger: a journal that is left lost the race with a kill.
+        self.store.remove_folder("journal")?;
         let last = self.ledger.entries().last();
         let known = last.is_some_and(|e| e.kind == Kind::Results)
             && self.store.has(RESULTS)
@@ -450,7 +452,6 @@ impl<'a> Session<'a> {
             let body = json!({"file": RESULTS, "sha256": sha256});
             self.ledger.append(&self.store, Kind::Results, body)?;
         }
-        self.store.remove_empty("journal");
         Ok(value)
     }
 }
@@ -509,7 +510,7 @@ fn note_change(
 
 /// A folder in which a record is begun holds nothing, or what a beginning has left.
 fn only_ours(store: &Store) -> Result<(), StudyError> {
-    const OURS: [&str; 5] = [".lock", STUDY, MACHINE, crate::ledger::FILE, "journal"];
+    const OURS: [&str; 4] = [STUDY, MACHINE, crate::ledger::FILE, "journal"];
     let dir = store.dir();
     let entries = std::fs::read_dir(dir).map_err(|e| StudyError::io("read the folder", dir, e))?;
     for entry in entries.flatten() {

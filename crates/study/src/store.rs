@@ -30,19 +30,14 @@ impl Store {
     /// It can't be made or written to, or another process has it open.
     pub fn open(dir: &Path) -> Result<Self, StudyError> {
         fs::create_dir_all(dir).map_err(|e| StudyError::io("make the folder", dir, e))?;
-        let path = dir.join(".lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&path)
-            .map_err(|e| StudyError::io("write to the folder", dir, e))?;
+        // The folder itself carries the lock, so that a record has no file for it.
+        let lock = File::open(dir).map_err(|e| StudyError::io("open the folder", dir, e))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => {
                 return Err(StudyError::Busy(dir.display().to_string()));
             }
-            Err(fs::TryLockError::Error(e)) => return Err(StudyError::io("lock", &path, e)),
+            Err(fs::TryLockError::Error(e)) => return Err(StudyError::io("lock", dir, e)),
         }
         let store = Store { dir: dir.to_path_buf(), _lock: lock };
         store.sweep(dir)?;
@@ -151,9 +146,18 @@ impl Store {
         }
     }
 
-    /// Removes a folder if it is empty.
-    pub fn remove_empty(&self, name: &str) {
-        let _ = fs::remove_dir(self.path(name));
+    /// Removes a folder with what is in it, if there is one.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn remove_folder(&self, name: &str) -> Result<(), StudyError> {
+        let path = self.path(name);
+        match fs::remove_dir_all(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(StudyError::io("remove", &path, e))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Adds a line to a file, whole or not at all.

@@ -1,5 +1,6 @@
 //! Labelled candidates with the inputs of the `whole-launch` model.
 
+use tilewright_plan::Target;
 use tilewright_plan::calibrate::{DataError, Dataset, Sample, whole_launch};
 use tilewright_plan::policy::whole_launch::{Family, Inputs};
 
@@ -30,10 +31,18 @@ impl Training {
     /// The rows as a dataset with the designs of the family.
     ///
     /// # Errors
-    /// No rows, or a label that is no time.
+    /// No rows, a label that is no time, or an unknown GPU.
     pub fn dataset(&self) -> Result<Dataset, DataError> {
+        let cores = match self.family {
+            Family::CpuRows | Family::CpuMatrix => 1,
+            Family::GpuRows | Family::GpuMatrix => {
+                let target = Target::by_name(&self.target).ok();
+                let cores = target.as_ref().and_then(Target::gpu_facts).map(|gpu| gpu.cores);
+                cores.ok_or_else(|| DataError::Target { target: self.target.clone() })?
+            }
+        };
         let samples = self.rows.iter().map(|r| r.sample.clone()).collect();
-        whole_launch::dataset(self.family, samples, &self.inputs())
+        whole_launch::dataset(self.family, cores, samples, &self.inputs())
     }
 
     /// The inputs of every row.
