@@ -28,7 +28,6 @@ use tilewright_cpu::{CpuDevice, CpuError};
 
 pub use half::{bf16, f16};
 pub use tilewright_cpu::CpuOptions;
-pub use tilewright_plan::mapping::CpuIsa;
 pub use tilewright_engine::{
     Bound, Compiled, Engine, EngineError, Input, LaunchError, LaunchOptions, Output, Plan,
     PlanOptions, Planned, Task, View, ViewMut, check, inputs, timing,
@@ -37,6 +36,7 @@ pub use tilewright_ir::builder::ProgramBuilder;
 pub use tilewright_ir::ops::OpError;
 pub use tilewright_ir::text::ReadError;
 pub use tilewright_ir::{DType, Program, program};
+pub use tilewright_plan::mapping::CpuIsa;
 pub use tilewright_plan::{PlanError, Policy, SpaceOptions, Target, policy};
 pub use tilewright_runtime::{Buffer, Device, Element, RuntimeError};
 
