@@ -168,12 +168,27 @@ fn mappings(cols: u64, dtype: DType) -> Vec<RowMapping> {
     out
 }
 
+/// What an output should be.
+struct Expected {
+    tensor: usize,
+    values: Vec<f64>,
+    magnitude: Vec<f64>,
+}
+
 struct Case {
     program: Program,
-    dtype: DType,
     rows: u64,
     inputs: Vec<Vec<f64>>,
-    reference: Vec<(usize, Vec<f64>, Vec<f64>)>,
+    reference: Vec<Expected>,
+}
+
+/// The fastest kernel so far.
+struct Best {
+    us: f64,
+    function: Function,
+    grid: [u32; 3],
+    words: Vec<u64>,
+    row: Value,
 }
 
 fn case(op: &str, rows: u64, cols: u64, dtype: DType) -> Result<Case, Error> {
@@ -285,7 +300,7 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
     }
     let options = Options { join: Join::Lane, ..Options::default() };
     let mut table = Vec::new();
-    let mut best: Option<(f64, Function, [u32; 3], Vec<u64>, Value)> = None;
+    let mut best: Option<Best> = None;
     for mapping in mappings(cols, dtype) {
         let mut row = json!({ "mapping": mapping });
         let outcome = (|| -> Result<(f64, Function, [u32; 3], Vec<u64>), Error> {
@@ -305,7 +320,7 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
             unsafe { function.launch(grid(kernel, checked), &mut small)? };
             context.synchronize()?;
             let mut error = 0.0f64;
-            for (tensor, want, magnitude) in &case.reference {
+            for Expected { tensor, values: want, magnitude } in &case.reference {
                 let dtype = case.program.tensors.iter().nth(*tensor).ok_or("tensor")?.1.dtype;
                 let mut bytes = vec![0u8; want.len() * dtype.bytes() as usize];
                 buffers[*tensor].download(&mut bytes)?;
@@ -335,8 +350,8 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
         match outcome {
             Ok((us, function, shape, full)) => {
                 row["us"] = us.into();
-                if best.as_ref().is_none_or(|b| us < b.0) {
-                    best = Some((us, function, shape, full, row.clone()));
+                if best.as_ref().is_none_or(|b| us < b.us) {
+                    best = Some(Best { us, function, grid: shape, words: full, row: row.clone() });
                 }
             }
             Err(error) => {
@@ -345,10 +360,8 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
         }
         table.push(row);
     }
-    let _ = case.dtype;
-    let (us, function, grid_shape, words, row) = best.ok_or("no mapping works")?;
-    let mut prepared =
-        Prepared { function, grid: grid_shape, words, _buffers: buffers, graph: None };
+    let Best { us, function, grid, words, row } = best.ok_or("no mapping works")?;
+    let mut prepared = Prepared { function, grid, words, _buffers: buffers, graph: None };
     let launches = ((3000.0 / us) as usize).clamp(3, 500);
     graph(context, &mut prepared, launches)?;
     let warm = median(microseconds(context, &prepared, 3)?);
