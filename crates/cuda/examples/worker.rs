@@ -219,9 +219,11 @@ fn case(op: &str, rows: u64, cols: u64, dtype: DType) -> Result<Case, Error> {
     let options = InterpOptions { magnitude: true, ..InterpOptions::default() };
     let outputs = run_with(&program, &bindings, &options)?;
     use tilewright_ir::entity::Id as _;
-    let reference =
-        outputs.into_iter().map(|o| (o.tensor.index(), o.packed(), o.magnitude)).collect();
-    Ok(Case { program, dtype, rows, inputs, reference })
+    let reference = outputs
+        .into_iter()
+        .map(|o| Expected { tensor: o.tensor.index(), values: o.packed(), magnitude: o.magnitude })
+        .collect();
+    Ok(Case { program, rows, inputs, reference })
 }
 
 /// Largest error over its bound, so that at most 1 is right.
