@@ -410,7 +410,7 @@ fn copy(context: &Arc<Context>, bytes: u64) -> Result<Value, Error> {
     for threads in [128u32, 256, 512, 1024] {
         for unroll in [1u32, 2, 4, 8] {
             let per = u64::from(threads * 16 * unroll);
-            if bytes % per != 0 {
+            if !bytes.is_multiple_of(per) {
                 continue;
             }
             let function = context.load(&ptx(threads, unroll))?;
