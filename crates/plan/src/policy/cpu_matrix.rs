@@ -106,8 +106,8 @@ const SCATTERED_MOST: f64 = 0.8;
 const STREAMS: f64 = 8.0;
 const PAGE: f64 = 4096.0;
 /// Part of a wait for the second level, and for what lies beyond, that computing doesn't hide.
-const EXPOSED_L2: f64 = 0.05;
-const EXPOSED: f64 = 0.1;
+const EXPOSED_L2: f64 = 0.08;
+const EXPOSED: f64 = 0.12;
 /// Rows of A in one set of the first level that leave room for B, and what more of them cost, as
 /// a part of the computing.
 const SET_ROWS: u64 = 9;
@@ -340,7 +340,9 @@ impl<'a> Model<'a> {
         ];
         let mut sum = Parts::default();
         let mut largest = 0.0_f64;
+        let (mut dealt, mut gaps) = (0.0, 0.0);
         let mut groups = 0.0;
+        let threads = f64::from(self.mapping.threads.max(1));
         for (count, rows, columns) in kinds {
             if count <= 0.0 || rows <= 0.0 || columns <= 0.0 {
                 continue;
@@ -351,19 +353,24 @@ impl<'a> Model<'a> {
             sum.packing += count * parts.packing;
             sum.result += count * parts.result;
             sum.epilogue += count * parts.epilogue;
-            largest = largest.max(parts.total() + self.c.group);
+            let one = parts.total() + self.c.group;
+            largest = largest.max(one);
+            // Groups are dealt out as threads become free: equal ones in whole rounds, smaller
+            // ones into the gaps that these leave.
+            if count * one <= gaps {
+                gaps -= count * one;
+            } else {
+                let rounds = (count / threads).ceil();
+                dealt += rounds * one;
+                gaps += (rounds * threads - count) * one;
+            }
             groups += count;
         }
         let total = sum.total() + groups * self.c.group;
-        let threads = f64::from(self.mapping.threads.max(1));
         if threads <= 1.0 {
             return (sum, total);
         }
-        // Groups are dealt out as threads become free: nobody ends later than the mean plus what
-        // is left of the last group, and not before whole groups are dealt.
-        let mean = total / threads;
-        let dealt = (groups / threads).ceil() * (total / groups.max(1.0));
-        (sum, mean.max(dealt).max(largest) + UNEVEN * largest)
+        (sum, dealt + UNEVEN * largest)
     }
 }
 
