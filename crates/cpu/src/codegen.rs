@@ -7,11 +7,14 @@
 //! Statements on register tiles go to [`tile`].
 
 pub mod alloc;
+mod around;
 pub mod cast;
 pub mod collective;
 pub mod control;
 pub mod emit;
 pub mod fragment;
+mod gather;
+mod groups;
 pub mod helper;
 pub mod index;
 pub mod lir;
@@ -21,6 +24,7 @@ pub mod math;
 pub mod memory;
 pub mod ops;
 pub mod select;
+mod streaming;
 pub mod tile;
 pub mod value;
 
@@ -37,6 +41,8 @@ pub struct Code {
     pub blob: Blob,
     /// Scratch memory per worker in bytes.
     pub scratch_bytes: u64,
+    /// Whether any store goes past the caches.
+    pub streams: bool,
 }
 
 /// Compiles a kernel.
@@ -49,6 +55,7 @@ pub struct Code {
 /// [`CpuError::Unsupported`] names a construct without code; [`CpuError::Malformed`] means that
 /// the kernel doesn't validate.
 pub fn compile(kernel: &Kernel, options: Options) -> Result<Code, CpuError> {
-    let (lir, scratch_bytes) = select::Select::new(kernel, options)?.run()?;
-    Ok(Code { blob: emit::encode(&lir, options.isa)?, scratch_bytes })
+    let select::Selected { lir, scratch_bytes, streams } =
+        select::Select::new(kernel, options)?.run()?;
+    Ok(Code { blob: emit::encode(&lir, options.isa)?, scratch_bytes, streams })
 }

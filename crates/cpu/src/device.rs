@@ -15,7 +15,7 @@ use tilewright_runtime::{
 use crate::error::CpuError;
 use crate::host;
 use crate::pool::Pool;
-use crate::program::Program;
+use crate::program::{Program, Streaming};
 
 /// Choices for a CPU device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -24,9 +24,8 @@ pub struct CpuOptions {
     pub isa: Option<CpuIsa>,
     /// Threads of a launch; all cores if `None`.
     pub threads: Option<usize>,
-    /// Write whole-vector outputs past the caches where addresses are aligned. Pays for outputs
-    /// beyond the last-level cache only.
-    pub streaming_stores: bool,
+    /// When whole-vector outputs are written past the caches.
+    pub streaming: Streaming,
     /// Tell `perf` the names of generated functions (a file in the directory for temporary
     /// files).
     pub perf_map: bool,
@@ -97,8 +96,8 @@ impl CpuDevice {
     /// # Errors
     /// As [`Device::compile`], in this crate's terms.
     pub fn compile_kernel(&self, kernel: &Kernel) -> Result<CpuKernel, CpuError> {
-        let streaming = self.options.streaming_stores;
-        let program = Program::new(kernel, self.isa, streaming, self.options.perf_map)?;
+        let CpuOptions { streaming, perf_map, .. } = self.options;
+        let program = Program::new(kernel, self.isa, streaming, perf_map)?;
         CpuKernel::new(kernel, program)
     }
 }
@@ -170,7 +169,8 @@ impl CpuKernel {
             many.resize(args.len(), 0);
             &mut many
         };
-        for (((id, declared), value), word) in self.kernel.args.iter().zip(args).zip(words.iter_mut())
+        for (((id, declared), value), word) in
+            self.kernel.args.iter().zip(args).zip(words.iter_mut())
         {
             *word = match (declared.kind, value) {
                 (ArgKind::Buffer { align, .. }, ArgValue::Buffer { ptr, .. }) => {

@@ -7,7 +7,8 @@ use memmap2::{Mmap, MmapMut};
 use crate::error::CpuError;
 
 /// The generated function: runs groups `first .. end`.
-pub type Entry = unsafe extern "sysv64" fn(args: *const u64, first: u64, end: u64, scratch: *mut u8);
+pub type Entry =
+    unsafe extern "sysv64" fn(args: *const u64, first: u64, end: u64, scratch: *mut u8);
 
 /// Machine code that can be called. The memory is freed when the value is dropped.
 #[derive(Debug)]
@@ -63,7 +64,8 @@ impl ExecutableCode {
     /// [`CpuError::System`] where the file can't be written.
     pub fn write_perf_map(&self, name: &str) -> Result<(), CpuError> {
         let path = std::env::temp_dir().join(format!("perf-{}.map", std::process::id()));
-        let system = |source| CpuError::System { what: format!("writing {}", path.display()), source };
+        let system =
+            |source| CpuError::System { what: format!("writing {}", path.display()), source };
         let mut file =
             std::fs::OpenOptions::new().create(true).append(true).open(&path).map_err(system)?;
         let start = self.address() + self.entry as u64;

@@ -9,6 +9,8 @@ pub mod exec;
 pub mod host;
 #[cfg(target_arch = "x86_64")]
 pub mod listing;
+#[cfg(target_arch = "x86_64")]
+pub mod native;
 pub mod pool;
 pub mod portable;
 pub mod program;
@@ -17,3 +19,4 @@ pub mod scratch;
 
 pub use device::{CpuDevice, CpuExecutable, CpuKernel, CpuOptions};
 pub use error::CpuError;
+pub use program::Streaming;

@@ -31,8 +31,7 @@ pub fn disassemble(kernel: &Kernel, code: &Code) -> String {
     options.set_space_after_operand_separator(true);
     options.set_rip_relative_addresses(true);
     let start = code.blob.entry;
-    let mut decoder =
-        Decoder::with_ip(64, &bytes[start..], start as u64, DecoderOptions::NONE);
+    let mut decoder = Decoder::with_ip(64, &bytes[start..], start as u64, DecoderOptions::NONE);
     let mut text = String::new();
     while decoder.can_decode() {
         let at = decoder.position() + start;

@@ -149,7 +149,8 @@ impl Pool {
         if groups == 0 {
             return Ok(());
         }
-        let participants = threads.min(self.threads()).min(usize::try_from(groups).unwrap_or(usize::MAX));
+        let participants =
+            threads.min(self.threads()).min(usize::try_from(groups).unwrap_or(usize::MAX));
         let guard = if participants > 1 { self.try_lock() } else { None };
         let Some(guard) = guard else {
             return with_caller_scratch(scratch_bytes, |scratch| work(0, groups, scratch));

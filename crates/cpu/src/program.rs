@@ -6,25 +6,30 @@ use tilewright_kernel::kernel::Kernel;
 use tilewright_plan::mapping::CpuIsa;
 use tilewright_runtime::{ArgValue, ResourceReport};
 
-#[cfg(target_arch = "x86_64")]
-use crate::codegen::{self, Code, Options};
 use crate::error::CpuError;
 #[cfg(target_arch = "x86_64")]
-use crate::exec::ExecutableCode;
+use crate::native::Native;
 use crate::pool::Pool;
 use crate::portable::Portable;
+
+/// When outputs are written past the caches.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Streaming {
+    /// When the buffers of a launch are more than the last-level cache holds.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
 
 /// A kernel in a form that runs.
 #[derive(Debug)]
 pub enum Program {
     /// Machine code.
     #[cfg(target_arch = "x86_64")]
-    Native {
-        /// The code as generated.
-        code: Box<Code>,
-        /// The code in executable memory.
-        memory: ExecutableCode,
-    },
+    Native(Box<Native>),
     /// The portable path.
     Portable(Box<Portable>),
 }
@@ -33,23 +38,19 @@ impl Program {
     /// Compiles a kernel.
     ///
     /// # Errors
-    /// As `codegen::compile`, `ExecutableCode::new` and [`Portable::new`].
+    /// As `Native::new` and [`Portable::new`].
     pub fn new(
         kernel: &Kernel,
         isa: CpuIsa,
-        streaming_stores: bool,
+        streaming: Streaming,
         perf_map: bool,
     ) -> Result<Program, CpuError> {
         #[cfg(target_arch = "x86_64")]
         if isa != CpuIsa::Portable {
-            let code = codegen::compile(kernel, Options { isa, streaming_stores })?;
-            let memory = ExecutableCode::new(&code.blob.bytes, code.blob.entry)?;
-            if perf_map {
-                memory.write_perf_map(&kernel.name)?;
-            }
-            return Ok(Program::Native { code: Box::new(code), memory });
+            let native = Native::new(kernel, isa, streaming, perf_map)?;
+            return Ok(Program::Native(Box::new(native)));
         }
-        let _ = (isa, streaming_stores, perf_map);
+        let _ = (isa, streaming, perf_map);
         Ok(Program::Portable(Box::new(Portable::new(kernel)?)))
     }
 
@@ -71,18 +72,12 @@ impl Program {
         words: &[u64],
         args: &[ArgValue],
     ) -> Result<(), CpuError> {
-        let _ = kernel;
+        let _ = (kernel, words);
         match self {
             #[cfg(target_arch = "x86_64")]
-            Program::Native { code, memory } => {
-                let entry = memory.entry();
-                // An address, so that the closure can be shared.
-                let table = words.as_ptr() as usize;
-                pool.run(groups, threads, code.scratch_bytes as usize, &|first, end, scratch| {
-                    // SAFETY: the code was generated for this kernel; `words` outlives the run;
-                    // the pool gives each thread scratch of its own, of the size asked for.
-                    unsafe { entry(table as *const u64, first, end, scratch) }
-                })
+            Program::Native(native) => {
+                // SAFETY: as promised by the caller.
+                unsafe { native.run(kernel, (pool, threads), groups, words, args) }
             }
             Program::Portable(portable) => {
                 let (table, len) = (args.as_ptr() as usize, args.len());
@@ -112,7 +107,7 @@ impl Program {
     pub fn listing(&self, kernel: &Kernel) -> String {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Program::Native { code, .. } => crate::listing::disassemble(kernel, code),
+            Program::Native(native) => crate::listing::disassemble(kernel, native.code()),
             Program::Portable(_) => kernel.to_string(),
         }
     }
@@ -121,11 +116,14 @@ impl Program {
     pub fn report(&self) -> ResourceReport {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Program::Native { code, .. } => ResourceReport {
-                code_bytes: code.blob.bytes.len() as u64,
-                scratch_bytes: code.scratch_bytes,
-                spills: code.blob.spills.iter().map(|n| u64::from(*n)).sum(),
-            },
+            Program::Native(native) => {
+                let code = native.code();
+                ResourceReport {
+                    code_bytes: code.blob.bytes.len() as u64,
+                    scratch_bytes: code.scratch_bytes,
+                    spills: code.blob.spills.iter().map(|n| u64::from(*n)).sum(),
+                }
+            }
             Program::Portable(_) => ResourceReport::default(),
         }
     }

@@ -11,7 +11,7 @@ use tilewright_runtime::{ArgValue, Roofline};
 
 use crate::host;
 use crate::pool::Pool;
-use crate::program::Program;
+use crate::program::{Program, Streaming};
 
 /// Independent chains: latency times throughput of the multiply-add, with room to spare.
 fn chains(isa: CpuIsa) -> usize {
@@ -34,10 +34,11 @@ pub fn measure(isa: CpuIsa, dtype: DType, pool: &Pool, threads: usize) -> Option
     })
 }
 
-/// The shortest of several runs.
-fn shortest(rounds: usize, mut run: impl FnMut() -> Option<()>) -> Option<Duration> {
-    let mut best = Duration::MAX;
-    for _ in 0..rounds {
+/// The shortest of the runs that begin within a time (at least 3).
+fn shortest(within: Duration, mut run: impl FnMut() -> Option<()>) -> Option<Duration> {
+    let (mut best, mut rounds, begin) = (Duration::MAX, 0, Instant::now());
+    while rounds < 3 || begin.elapsed() < within {
+        rounds += 1;
         let start = Instant::now();
         run()?;
         best = best.min(start.elapsed());
@@ -79,11 +80,13 @@ fn flops(isa: CpuIsa, dtype: DType, pool: &Pool, threads: usize) -> Option<f64> 
     }
     b.store(place, &[sum], None);
     let kernel = b.finish();
-    let program = Program::new(&kernel, isa, false, false).ok()?;
+    let program = Program::new(&kernel, isa, Streaming::Never, false).ok()?;
     let mut memory = vec![0u64; (groups * isa.vector_bytes() / 8) as usize];
     let bytes = memory.len() * 8;
     let args = [ArgValue::Buffer { ptr: memory.as_mut_ptr().cast(), bytes }];
-    let time = shortest(20, || launch(&program, &kernel, (pool, threads), groups, &args))?;
+    let time = shortest(Duration::from_millis(10), || {
+        launch(&program, &kernel, (pool, threads), groups, &args)
+    })?;
     let work = 2 * groups * u64::from(lanes) * chains(isa) as u64 * TRIPS as u64;
     Some(work as f64 / time.as_secs_f64())
 }
@@ -104,12 +107,14 @@ fn bytes(isa: CpuIsa, pool: &Pool, threads: usize) -> Option<f64> {
     b.store(Place::strided(Memory::Global(to), at, 1), &[x], None);
     b.end_for(open, &[]);
     let kernel = b.finish();
-    let program = Program::new(&kernel, isa, true, false).ok()?;
+    let program = Program::new(&kernel, isa, Streaming::Always, false).ok()?;
     tilewright_runtime::memory::check("the bandwidth measurement", 2 * size).ok()?;
     let mut source = aligned(size as usize)?;
     let mut target = aligned(size as usize)?;
     let args = [source.arg(), target.arg()];
-    let time = shortest(3, || launch(&program, &kernel, (pool, threads), pieces as u64, &args))?;
+    let time = shortest(Duration::from_millis(20), || {
+        launch(&program, &kernel, (pool, threads), pieces as u64, &args)
+    })?;
     Some(2.0 * size as f64 / time.as_secs_f64())
 }
 

@@ -29,7 +29,8 @@ fn samples_f32() -> Vec<f32> {
     let mut xs = Vec::new();
     for exponent in 0..255u32 {
         for k in 0..96u32 {
-            let mantissa = (k.wrapping_mul(0x9e37_79b9) ^ exponent.wrapping_mul(0x85eb_ca6b)) & 0x7f_ffff;
+            let mantissa =
+                (k.wrapping_mul(0x9e37_79b9) ^ exponent.wrapping_mul(0x85eb_ca6b)) & 0x7f_ffff;
             let bits = exponent << 23 | mantissa;
             xs.push(f32::from_bits(bits));
             xs.push(f32::from_bits(bits | 1 << 31));

@@ -50,7 +50,14 @@ fn mapping(isa: CpuIsa, bytes: u64) -> RowMapping {
 }
 
 /// Runs a kernel with a launch's data and compares every output with the interpreter.
-fn check(program: &Program, kernel: &Kernel, isa: CpuIsa, launch: &Launch, tolerance: Tolerance, context: &str) {
+fn check(
+    program: &Program,
+    kernel: &Kernel,
+    isa: CpuIsa,
+    launch: &Launch,
+    tolerance: Tolerance,
+    context: &str,
+) {
     let layouts = interp::layouts(program, &launch.dims).unwrap();
     let mut args = Vec::new();
     for (_, arg) in kernel.args.iter() {
@@ -73,9 +80,26 @@ fn check(program: &Program, kernel: &Kernel, isa: CpuIsa, launch: &Launch, toler
         });
     }
     let before = args.clone();
-    let after = common::run(kernel, isa, &args);
     let expected = interp::magnitude(program, &launch.bindings()).unwrap();
-    for (((_, arg), value), old) in kernel.args.iter().zip(&after).zip(&before) {
+    let plain = common::run(kernel, isa, &args);
+    let streaming = common::run_streaming(kernel, isa, &args);
+    for (after, context) in
+        [(plain, context.to_string()), (streaming, format!("{context}, streaming"))]
+    {
+        compare_all(program, kernel, isa, (&before, &after), &expected, tolerance, &context);
+    }
+}
+
+fn compare_all(
+    program: &Program,
+    kernel: &Kernel,
+    isa: CpuIsa,
+    (before, after): (&[Data], &[Data]),
+    expected: &[interp::Output],
+    tolerance: Tolerance,
+    context: &str,
+) {
+    for (((_, arg), value), old) in kernel.args.iter().zip(after).zip(before) {
         let ArgSource::Tensor(id) = arg.source else { continue };
         match expected.iter().find(|o| o.tensor == id) {
             Some(output) => {
@@ -94,7 +118,15 @@ fn check(program: &Program, kernel: &Kernel, isa: CpuIsa, launch: &Launch, toler
     }
 }
 
-fn rows(op: &str, rows: u64, columns: u64, dtype: DType, isa: CpuIsa, m: RowMapping, pad: Option<u64>) {
+fn rows(
+    op: &str,
+    rows: u64,
+    columns: u64,
+    dtype: DType,
+    isa: CpuIsa,
+    m: RowMapping,
+    pad: Option<u64>,
+) {
     let program = program(op, Some(columns), dtype, pad.is_some());
     let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?}");
     let lowered = lower(&program, &facts(&program), &Mapping::Rows(m), &Options::default())

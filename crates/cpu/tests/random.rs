@@ -380,27 +380,26 @@ impl Maker {
         let statements = 2 + self.random.below(6);
         if self.random.chance(35) && !pool.bools.is_empty() {
             let any = self.random.chance(25);
-            let cond =
-                if any { self.random.pick(&pool.bools) } else {
-                    if pool.uniform_bools.is_empty() { return }
-                    self.random.pick(&pool.uniform_bools)
-                };
+            let cond = if any {
+                self.random.pick(&pool.bools)
+            } else {
+                if pool.uniform_bools.is_empty() {
+                    return;
+                }
+                self.random.pick(&pool.uniform_bools)
+            };
             // No collective under a condition that differs from lane to lane.
             let masked = self.lane_varying(cond);
             let mut open = self.b.begin_if(cond);
             let mut inner = pool.clone();
             self.statements(&mut inner, statements, depth + 1, masked);
-            let values: Vec<ValueId> = carried
-                .iter()
-                .map(|(dtype, v)| self.data(&inner, *dtype).unwrap_or(*v))
-                .collect();
+            let values: Vec<ValueId> =
+                carried.iter().map(|(dtype, v)| self.data(&inner, *dtype).unwrap_or(*v)).collect();
             self.b.begin_else(&mut open, &values);
             let mut inner = pool.clone();
             self.statements(&mut inner, statements, depth + 1, masked);
-            let values: Vec<ValueId> = carried
-                .iter()
-                .map(|(dtype, v)| self.data(&inner, *dtype).unwrap_or(*v))
-                .collect();
+            let values: Vec<ValueId> =
+                carried.iter().map(|(dtype, v)| self.data(&inner, *dtype).unwrap_or(*v)).collect();
             let results = self.b.end_if(open, &values);
             for ((dtype, _), v) in carried.iter().zip(results) {
                 self.add_data(pool, *dtype, v);
@@ -432,10 +431,8 @@ impl Maker {
         inner.indices.push(carried_index);
         inner.uniform.push(carried_index);
         self.statements(&mut inner, statements, depth + 1, false);
-        let mut next: Vec<ValueId> = carried
-            .iter()
-            .map(|(dtype, v)| self.data(&inner, *dtype).unwrap_or(*v))
-            .collect();
+        let mut next: Vec<ValueId> =
+            carried.iter().map(|(dtype, v)| self.data(&inner, *dtype).unwrap_or(*v)).collect();
         // The index carry stays in bounds.
         let grown = self.b.add(carried_index, open.index());
         let (low, high) = (self.b.int(-500), self.b.int(500));
@@ -569,7 +566,9 @@ fn check(seed: u64, lanes: u32) -> bool {
         if lanes > (isa.vector_bytes() / 2) as u32 {
             continue;
         }
-        let found = run(&kernel, isa, &args);
+        let streaming = seed % 2 == 0;
+        let found =
+            if streaming { run_streaming(&kernel, isa, &args) } else { run(&kernel, isa, &args) };
         for (n, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let (found, expected) = (found.data(), expected.data());
             let wrong = found

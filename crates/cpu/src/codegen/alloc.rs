@@ -289,7 +289,11 @@ pub fn allocate(lir: &mut Lir, files: &Files) -> Result<Allocation, CpuError> {
 
 impl Allocation {
     /// Virtual registers in hardware registers that are live across item `i`, with the bank.
-    pub fn live_across<'a>(&'a self, lir: &'a Lir, i: usize) -> impl Iterator<Item = (V, Bank, u8)> + 'a {
+    pub fn live_across<'a>(
+        &'a self,
+        lir: &'a Lir,
+        i: usize,
+    ) -> impl Iterator<Item = (V, Bank, u8)> + 'a {
         let at = 2 * i as u32;
         self.intervals.iter().filter_map(move |life| {
             if life.start > at || life.end <= at {

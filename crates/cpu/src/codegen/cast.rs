@@ -186,7 +186,9 @@ impl Select<'_> {
         let data = |dtype, parts| Data { dtype, parts, uniform: false, literal: None };
         let (count8, count4) = (self.parts(8), self.parts(4));
         match dtype {
-            DType::I32 if self.avx512() => Ok(data(dtype, self.narrow(parts, 8, ops::PMOVQD, None))),
+            DType::I32 if self.avx512() => {
+                Ok(data(dtype, self.narrow(parts, 8, ops::PMOVQD, None)))
+            }
             DType::I32 => {
                 // Even 32-bit elements of each half.
                 let mut out = Vec::new();

@@ -125,7 +125,8 @@ impl Select<'_> {
         let pattern: Vec<u32> =
             lanes.iter().flat_map(|l| (0..words).map(move |k| l * words + k)).collect();
         if w == W::X {
-            let imm = pattern.iter().enumerate().fold(0, |imm, (n, p)| imm | i64::from(*p) << (2 * n));
+            let imm =
+                pattern.iter().enumerate().fold(0, |imm, (n, p)| imm | i64::from(*p) << (2 * n));
             return Ok(self.v1i(ops::PERMILPS, W::X, v, imm));
         }
         let index = self.konst(Konst::Words(pack(&pattern)));

@@ -1,10 +1,9 @@
-//! Loops and branches, and the loop over groups.
+//! Loops and branches.
 
 use iced_x86::Code;
-use tilewright_ir::DType;
 use tilewright_kernel::kernel::*;
 
-use super::lir::{Bank, Cc, Item, Operand, V, W, d, inst, r, rw};
+use super::lir::{Bank, Cc, Item, Operand, V, W, inst, r, rw};
 use super::mask::MaskOp;
 use super::select::{Res, ScopeKind, Select};
 use super::value::{Active, Data, Flag, Ix, Mask, Val};
@@ -33,141 +32,8 @@ pub struct Loop<'a> {
 const FULL_UNROLL: i64 = 64;
 
 impl Select<'_> {
-    // ---- groups ----------------------------------------------------------------------------
-
-    /// The function's outer loop: groups `first .. end` in linear order, with their coordinates
-    /// in the grid kept as counters.
-    pub fn group_loop(&mut self) -> Res<()> {
-        let [_, first, end, _] = self.lir.params;
-        let dims = self.kernel.grid.len();
-        if dims > 3 {
-            return Err(CpuError::malformed("a grid of more than three dimensions"));
-        }
-        // Extents and first coordinates of a grid of two or three dimensions.
-        let mut coords: Vec<V> = Vec::new();
-        let mut extents: Vec<Ix> = Vec::new();
-        if dims > 1 {
-            for dim in self.kernel.grid.clone() {
-                let extent = self.grid_extent(dim)?;
-                extents.push(extent);
-            }
-            let mut rest = Ix::reg(first);
-            for extent in extents.iter().skip(1).rev() {
-                let (q, m) = self.divide_groups(&rest, extent)?;
-                coords.push(self.in_register(&m));
-                rest = q;
-            }
-            coords.push(self.in_register(&rest));
-            coords.reverse();
-        }
-        let done = self.label();
-        let top = self.label();
-        let g = self.fresh(Bank::Gpr);
-        let coords: Vec<V> = coords.into_iter().map(|c| self.copy(c)).collect();
-        self.push_scope(ScopeKind::Loop, Some(g));
-        let level = self.level();
-        self.levels[g.0 as usize] = level;
-        coords.iter().for_each(|c| self.levels[c.0 as usize] = level);
-        self.groups = if dims > 1 { coords.clone() } else { vec![g; dims] };
-        let body = &self.kernel.body;
-        self.block(body)?;
-        // Coordinates count like an odometer.
-        if coords.len() > 1 {
-            let next = self.label();
-            for n in (0..coords.len()).rev() {
-                let add = [rw(coords[n], W::R64), Operand::Imm(1)];
-                self.emit(inst(Code::Add_rm64_imm8, &add));
-                if n == 0 {
-                    break;
-                }
-                let limit = self.in_register(&extents[n]);
-                let cmp = [r(coords[n], W::R64), r(limit, W::R64)];
-                self.emit(inst(Code::Cmp_r64_rm64, &cmp));
-                self.emit(Item::Branch(Cc::Lt, next));
-                let zero = [d(coords[n], W::R32), Operand::Imm(0)];
-                self.emit(inst(Code::Mov_r32_imm32, &zero));
-            }
-            self.emit(Item::Label(next));
-        }
-        self.emit(inst(Code::Add_rm64_imm8, &[rw(g, W::R64), Operand::Imm(1)]));
-        let scope = self.pop_scope()?;
-        self.emit(Item::Move { to: g, from: first });
-        let mut steps = Vec::new();
-        for derived in &scope.derived {
-            let start = self.in_register(&Ix::reg(first).times(derived.factor));
-            self.emit(Item::Move { to: derived.v, from: start });
-            steps.push((derived.v, derived.factor));
-        }
-        self.emit(inst(Code::Cmp_r64_rm64, &[r(g, W::R64), r(end, W::R64)]));
-        self.emit(Item::Branch(Cc::Ge, done));
-        self.emit(Item::LoopStart);
-        self.emit(Item::Label(top));
-        let root = self.level();
-        self.scopes[root as usize].items.extend(scope.items);
-        for (v, factor) in steps {
-            self.add_constant(v, factor);
-        }
-        self.emit(inst(Code::Cmp_r64_rm64, &[r(g, W::R64), r(end, W::R64)]));
-        self.emit(Item::Branch(Cc::Lt, top));
-        self.emit(Item::LoopEnd);
-        self.emit(Item::Label(done));
-        Ok(())
-    }
-
-    fn divide_groups(&mut self, a: &Ix, b: &Ix) -> Res<(Ix, Ix)> {
-        let args = [Val::Index(a.clone()), Val::Index(b.clone())];
-        let q = self.map_index(tilewright_ir::program::MapOp::Div, &args)?;
-        let m = self.map_index(tilewright_ir::program::MapOp::Mod, &args)?;
-        match (q, m) {
-            (Val::Index(q), Val::Index(m)) => Ok((q, m)),
-            _ => Err(CpuError::malformed("a grid extent that is no index")),
-        }
-    }
-
-    /// ⌈size / step⌉ of a grid dimension.
-    fn grid_extent(&mut self, dim: GridDim) -> Res<Ix> {
-        let step = dim.step.max(1) as i64;
-        let size = match dim.size {
-            Size::Const(n) => Ix::konst(n as i64),
-            Size::Arg(arg) => Ix::reg(self.argument_word(arg)),
-        };
-        let args = [Val::Index(size.offset(step - 1)), Val::Index(Ix::konst(step))];
-        match self.map_index(tilewright_ir::program::MapOp::Div, &args)? {
-            Val::Index(ix) => Ok(ix),
-            _ => Err(CpuError::malformed("a grid extent that is no index")),
-        }
-    }
-
-    /// The group's coordinate.
-    pub fn group_id(&mut self, result: ValueId, dim: u32) -> Res<()> {
-        let v = *self
-            .groups
-            .get(dim as usize)
-            .ok_or_else(|| CpuError::malformed("a group coordinate beyond the grid"))?;
-        self.bind(result, Val::Index(Ix::reg(v)))
-    }
-
-    /// A number argument.
-    pub fn arg(&mut self, result: ValueId, arg: ArgId) -> Res<()> {
-        let word = self.argument_word(arg);
-        let val = match self.elem(result)? {
-            Elem::Index => Val::Index(Ix::reg(word)),
-            Elem::Data(DType::Bool) => Val::Flag(Flag::Compare(Cc::Ne, Ix::reg(word), Ix::konst(0))),
-            Elem::Data(dtype) => {
-                let part = if dtype.bytes() == 2 {
-                    let low = self.broadcast_gpr(word, 4);
-                    let w = self.width(2);
-                    self.v1(super::ops::PBROADCASTW, w, low, W::X)
-                } else {
-                    self.broadcast_gpr(word, dtype.bytes() as u32)
-                };
-                Val::Data(Data { dtype, parts: vec![part], uniform: true, literal: None })
-            }
-        };
-        self.bind(result, val)
-    }
-
-    fn add_constant(&mut self, v: V, n: i64) {
+    /// Adds a constant to a register.
+    pub fn add_constant(&mut self, v: V, n: i64) {
         match (i8::try_from(n), i32::try_from(n)) {
             (Ok(n), _) => {
                 let ops = [rw(v, W::R64), Operand::Imm(i64::from(n))];
@@ -192,6 +58,20 @@ impl Select<'_> {
         let hi = self.uniform_index(parts.hi)?;
         let step = i64::try_from(parts.step.max(1))
             .map_err(|_| CpuError::unsupported("a loop step beyond 63 bits"))?;
+        let streams = self.options.streaming_stores && self.fragments.is_empty();
+        if streams && self.streamed.is_none() && parts.carries.is_empty() {
+            return self.streaming_loop(parts, results, step);
+        }
+        self.plain_for(parts, results, (lo, hi, step))
+    }
+
+    /// A `for` statement without streaming.
+    pub(super) fn plain_for(
+        &mut self,
+        parts: &Loop<'_>,
+        results: &[ValueId],
+        (lo, hi, step): (Ix, Ix, i64),
+    ) -> Res<()> {
         let span = hi.plus(&lo, -1).known();
         let trips = span.map(|s| if s <= 0 { 0 } else { (s - 1) / step + 1 });
         let mut states = Vec::new();
@@ -209,9 +89,12 @@ impl Select<'_> {
                 let copies = if parts.unroll == 0 { 1 } else { most.min(FULL_UNROLL) };
                 let main = n / copies;
                 let middle = lo.offset(main * copies * step);
-                let states =
-                    self.counted(parts, &lo, &middle, step, copies, true, states)?.1;
-                self.straight(parts, &middle, step, n % copies, states)?
+                let states = self.counted(parts, &lo, &middle, step, copies, true, states)?.1;
+                match n % copies {
+                    rest @ (0 | 1) => self.straight(parts, &middle, step, rest, states)?,
+                    // More than one: a loop of its own, so that code doesn't double.
+                    _ => self.counted(parts, &middle, &hi, step, 1, true, states)?.1,
+                }
             }
             None => {
                 let copies = if parts.unroll == 0 { 1 } else { most.min(FULL_UNROLL) };
@@ -295,6 +178,10 @@ impl Select<'_> {
     ) -> Res<(Ix, Vec<Val>)> {
         let (top, done) = (self.label(), self.label());
         let counter = self.fresh(Bank::Gpr);
+        let level = self.level();
+        if let Some(streamed) = self.streamed.as_mut().filter(|s| s.level == level) {
+            streamed.counters.push(counter);
+        }
         let mut registers: Vec<V> = vec![counter];
         let mut carried: Vec<Val> = Vec::new();
         for state in &states {
@@ -314,11 +201,13 @@ impl Select<'_> {
             let at = Ix::reg(counter).offset(copy * step);
             self.bind(parts.index, Val::Index(at))?;
             let wanted = self.wanted.clone();
-            if copy + 1 == copies {
-                for (carry, to) in parts.carries.iter().zip(&carried) {
-                    if may_redirect(parts, carry, copies) && matches!(to, Val::Data(_)) {
-                        self.wanted.insert(carry.next, to.clone());
-                    }
+            for (carry, to) in parts.carries.iter().zip(&carried) {
+                // Every copy of the body, or at least the last, leaves the state in the carry's
+                // own registers.
+                let every = may_redirect(parts, carry, 1);
+                let last = copy + 1 == copies && may_redirect(parts, carry, copies);
+                if (every || last) && matches!(to, Val::Data(_)) {
+                    self.wanted.insert(carry.next, to.clone());
                 }
             }
             self.block(parts.body)?;
@@ -586,20 +475,12 @@ impl Select<'_> {
 /// Whether the statement that computes a carry's next state may write the carry's registers:
 /// it stands directly in the body, and nothing reads the state of this trip after it.
 fn may_redirect(parts: &Loop<'_>, carry: &Carry, copies: i64) -> bool {
-    let Some(at) = parts
-        .body
-        .stmts
-        .iter()
-        .position(|s| s.results.contains(&carry.next))
-    else {
+    let Some(at) = parts.body.stmts.iter().position(|s| s.results.contains(&carry.next)) else {
         return false;
     };
     let simple = matches!(parts.body.stmts[at].op, Op::Map { .. } | Op::Fma { .. });
-    let shared = parts
-        .carries
-        .iter()
-        .filter(|c| c.next == carry.next || c.next == carry.inner)
-        .count();
+    let shared =
+        parts.carries.iter().filter(|c| c.next == carry.next || c.next == carry.inner).count();
     let rest = &parts.body.stmts[at + 1..];
     simple && shared == 1 && (copies > 1 || !rest.iter().any(|s| mentions(s, carry.inner)))
 }

@@ -4,16 +4,12 @@
 
 use std::collections::HashMap;
 
-use iced_x86::code_asm::{AsmRegister64, CodeAssembler, get_gpr64};
-use iced_x86::{Code, Encoder, Instruction, OpCodeOperandKind, OpKind, Register};
+use iced_x86::{Code, Encoder, Instruction, OpKind, Register};
 use tilewright_plan::mapping::CpuIsa;
 
-use super::alloc::{Allocation, Files, Place, allocate, each_reg, spill_width};
-use super::lir::{
-    Bank, Base, Call, Cc, Inst, Item, Konst, Label, Lir, Mem, Operand, Role, TileInput, V, W, inst,
-};
+use super::alloc::{Allocation, Files, Place, allocate, spill_width};
+use super::lir::{Bank, Base, Cc, Inst, Item, Konst, Label, Lir, Mem, Operand, Role, V, W};
 use super::ops;
-use super::tile::{self, Loc, TileArg, TileContext, TileOp};
 use crate::error::CpuError;
 
 /// Code with its constants. The entry is at [`Blob::entry`]; everything is position independent
@@ -30,15 +26,15 @@ pub struct Blob {
     pub spills: [u32; 3],
 }
 
-const RAX: u8 = 0;
-const RCX: u8 = 1;
-const RDX: u8 = 2;
+pub(super) const RAX: u8 = 0;
+pub(super) const RCX: u8 = 1;
+pub(super) const RDX: u8 = 2;
 /// Registers that the caller expects unchanged: rbx, rbp, r12 to r15.
-const CALLEE_SAVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
+pub(super) const CALLEE_SAVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
 /// General registers in order of preference: the first four receive the parameters (`end`
 /// arrives in rdx, which is a scratch register), callee-saved ones come last.
-const GPR_ORDER: [u8; 13] = [7, 6, 8, RCX, 9, 10, 11, 3, 5, 12, 13, 14, 15];
+pub(super) const GPR_ORDER: [u8; 13] = [7, 6, 8, RCX, 9, 10, 11, 3, 5, 12, 13, 14, 15];
 
 fn files(isa: CpuIsa, reserve: [bool; 3]) -> Files {
     let vectors = isa.registers() as u8;
@@ -70,27 +66,27 @@ pub fn encode(lir: &Lir, isa: CpuIsa) -> Result<Blob, CpuError> {
     }
 }
 
-struct Emitter<'a> {
-    lir: &'a Lir,
-    isa: CpuIsa,
-    allocation: Allocation,
+pub(super) struct Emitter<'a> {
+    pub(super) lir: &'a Lir,
+    pub(super) isa: CpuIsa,
+    pub(super) allocation: Allocation,
     encoder: Encoder,
     /// Bytes written so far.
-    at: u64,
+    pub(super) at: u64,
     pool: Vec<u8>,
     pool_at: HashMap<Konst, u64>,
-    frame_at: Vec<u32>,
-    frame_bytes: u32,
+    pub(super) frame_at: Vec<u32>,
+    pub(super) frame_bytes: u32,
     /// Where registers are kept around calls and tiles.
-    save_at: u32,
+    pub(super) save_at: u32,
     labels: Vec<Option<u64>>,
     fixups: Vec<(u64, Label)>,
     statements: Vec<(u32, usize)>,
-    saved: Vec<u8>,
+    pub(super) saved: Vec<u8>,
     scratch: [u8; 3],
 }
 
-fn gpr(number: u8, width: W) -> Register {
+pub(super) fn gpr(number: u8, width: W) -> Register {
     let base = match width {
         W::R16 => Register::AX,
         W::R32 => Register::EAX,
@@ -108,11 +104,28 @@ fn vector(number: u8, width: W) -> Register {
     base + u32::from(number)
 }
 
-fn physical(bank: Bank, number: u8, width: W) -> Register {
+pub(super) fn physical(bank: Bank, number: u8, width: W) -> Register {
     match bank {
         Bank::Gpr => gpr(number, width),
         Bank::Vec => vector(number, width),
         Bank::Mask => Register::K0 + u32::from(number),
+    }
+}
+
+/// How an encoding holds its immediate. Vector instructions have a plain byte.
+fn immediate(code: Code) -> OpKind {
+    match code {
+        Code::Add_rm64_imm8 | Code::And_rm64_imm8 | Code::Xor_rm64_imm8 => OpKind::Immediate8to64,
+        Code::Add_rm64_imm32
+        | Code::And_rm64_imm32
+        | Code::Sub_rm64_imm32
+        | Code::Cmp_rm64_imm32
+        | Code::Test_rm64_imm32
+        | Code::Mov_rm64_imm32
+        | Code::Imul_r64_rm64_imm32 => OpKind::Immediate32to64,
+        Code::Mov_r32_imm32 | Code::Test_rm32_imm32 => OpKind::Immediate32,
+        Code::Mov_r64_imm64 => OpKind::Immediate64,
+        _ => OpKind::Immediate8,
     }
 }
 
@@ -180,9 +193,7 @@ impl<'a> Emitter<'a> {
     fn lay_out_pool(&mut self) {
         let mut wanted: Vec<Konst> = Vec::new();
         for (v, info) in self.lir.regs.iter().enumerate() {
-            if let (Some(konst), true) =
-                (info.konst, self.allocation.places[v] != Place::Nowhere)
-            {
+            if let (Some(konst), true) = (info.konst, self.allocation.places[v] != Place::Nowhere) {
                 wanted.push(konst);
             }
         }
@@ -210,6 +221,9 @@ impl<'a> Emitter<'a> {
             Konst::Iota64(first, step) => (0..vector as i64 / 8)
                 .flat_map(|l| first.wrapping_add(l.wrapping_mul(step)).to_le_bytes())
                 .collect(),
+            Konst::Exp2 => (0..vector as u32 / 4)
+                .flat_map(|j| (libm::exp2(f64::from(j) / 16.0) as f32).to_le_bytes())
+                .collect(),
             Konst::Words(digits) => (0..vector as u32 / 4)
                 .flat_map(|l| ((digits >> (4 * l)) as u32 & 15).to_le_bytes())
                 .collect(),
@@ -228,16 +242,16 @@ impl<'a> Emitter<'a> {
         self.at = padded as u64;
     }
 
-    fn place(&self, v: V) -> Place {
+    pub(super) fn place(&self, v: V) -> Place {
         self.allocation.places[v.0 as usize]
     }
 
-    fn raw(&mut self, instruction: &Instruction) -> Result<(), CpuError> {
+    pub(super) fn raw(&mut self, instruction: &Instruction) -> Result<(), CpuError> {
         self.at += self.encoder.encode(instruction, self.at)? as u64;
         Ok(())
     }
 
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|b| self.encoder.write_u8(*b));
         self.at += bytes.len() as u64;
     }
@@ -249,10 +263,12 @@ impl<'a> Emitter<'a> {
             Bank::Vec => (1, &[15, 14, 13]),
             Bank::Mask => (2, &[7, 6]),
         };
-        let number = choices.get(self.scratch[at]as usize).copied();
+        let number = choices.get(self.scratch[at] as usize).copied();
         self.scratch[at] += 1;
         number.ok_or_else(|| {
-            CpuError::unsupported("an instruction with more spilled operands than scratch registers")
+            CpuError::unsupported(
+                "an instruction with more spilled operands than scratch registers",
+            )
         })
     }
 
@@ -269,7 +285,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Instruction that loads a register of a bank from a place in memory.
-    fn load(&mut self, bank: Bank, number: u8, place: Place) -> Result<(), CpuError> {
+    pub(super) fn load(&mut self, bank: Bank, number: u8, place: Place) -> Result<(), CpuError> {
         let width = spill_width(bank, self.isa.vector_bytes() as u32);
         let to = Operand::Phys(physical(bank, number, width));
         match (place, bank) {
@@ -295,7 +311,7 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn store(&mut self, bank: Bank, number: u8, object: u32) -> Result<(), CpuError> {
+    pub(super) fn store(&mut self, bank: Bank, number: u8, object: u32) -> Result<(), CpuError> {
         let width = spill_width(bank, self.isa.vector_bytes() as u32);
         let from = Operand::Phys(physical(bank, number, width));
         let mem = Operand::Mem(Mem::frame(object, 0));
@@ -308,7 +324,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Encodes an instruction whose register operands are physical.
-    fn encode_one(
+    pub(super) fn encode_one(
         &mut self,
         code: Code,
         operands: &[Operand],
@@ -329,14 +345,7 @@ impl<'a> Emitter<'a> {
                     self.set_memory(&mut out, mem)?;
                 }
                 Operand::Imm(value) => {
-                    let kind = match code.op_code().try_op_kind(n)? {
-                        OpCodeOperandKind::imm8sex64 => OpKind::Immediate8to64,
-                        OpCodeOperandKind::imm8sex32 => OpKind::Immediate8to32,
-                        OpCodeOperandKind::imm32 => OpKind::Immediate32,
-                        OpCodeOperandKind::imm32sex64 => OpKind::Immediate32to64,
-                        OpCodeOperandKind::imm64 => OpKind::Immediate64,
-                        _ => OpKind::Immediate8,
-                    };
+                    let kind = immediate(code);
                     out.try_set_op_kind(n, kind)?;
                     out.try_set_immediate_i64(n, *value)?;
                 }
@@ -355,9 +364,7 @@ impl<'a> Emitter<'a> {
     fn set_memory(&self, out: &mut Instruction, mem: &Mem) -> Result<(), CpuError> {
         let mut disp = i64::from(mem.disp);
         let register = |v: V, width: W| match self.place(v) {
-            Place::Reg(number) => {
-                Ok(physical(self.lir.regs[v.0 as usize].bank, number, width))
-            }
+            Place::Reg(number) => Ok(physical(self.lir.regs[v.0 as usize].bank, number, width)),
             _ => Err(CpuError::malformed("an address register without a place")),
         };
         match mem.base {
@@ -384,21 +391,11 @@ impl<'a> Emitter<'a> {
         Ok(())
     }
 
-    /// Whether an operand position may be memory instead of a register.
-    fn folds(code: Code, n: u32) -> bool {
-        use OpCodeOperandKind::*;
-        matches!(
-            code.op_code().try_op_kind(n),
-            Ok(xmm_or_mem | ymm_or_mem | zmm_or_mem | r32_or_mem | r64_or_mem)
-        )
-    }
-
     /// An instruction over virtual registers.
-    fn inst(&mut self, inst: &Inst) -> Result<(), CpuError> {
+    pub(super) fn inst(&mut self, inst: &Inst) -> Result<(), CpuError> {
         self.scratch = [0; 3];
         let mut operands = inst.ops.clone();
-        let mut memory_free =
-            !inst.ops.iter().any(|o| matches!(o, Operand::Mem(_)));
+        let mut memory_free = !inst.ops.iter().any(|o| matches!(o, Operand::Mem(_)));
         let mut stores: Vec<(Bank, u8, u32)> = Vec::new();
         // Addresses first: their registers must not be taken by data.
         let mut address: Vec<(V, u8)> = Vec::new();
@@ -430,8 +427,8 @@ impl<'a> Emitter<'a> {
                     *operand = Operand::Phys(physical(bank, number, width));
                     continue;
                 }
-                if role == Role::Use && memory_free && Self::folds(inst.code, n as u32) {
-                    if let Some(mem) = self.fold(inst.code, place) {
+                if role == Role::Use && memory_free && inst.memory == Some(n as u8) {
+                    if let Some(mem) = self.fold(inst, place) {
                         memory_free = false;
                         *operand = Operand::Mem(mem);
                         continue;
@@ -483,19 +480,13 @@ impl<'a> Emitter<'a> {
     }
 
     /// The memory operand that stands for a spilled register in this instruction, if it has one.
-    fn fold(&self, code: Code, place: Place) -> Option<Mem> {
+    fn fold(&self, inst: &Inst, place: Place) -> Option<Mem> {
         match place {
             Place::Frame(object) => Some(Mem::frame(object, 0)),
             Place::Pool(konst) => {
                 let mem = self.pool_mem(konst);
-                if !mem.broadcast {
-                    return Some(mem);
-                }
                 let bytes = if matches!(konst, Konst::B32(_)) { 4 } else { 8 };
-                let op = code.op_code();
-                let fits = op.can_broadcast()
-                    && op.broadcast_memory_size().element_size() == bytes;
-                fits.then_some(mem)
+                (!mem.broadcast || inst.repeats == bytes).then_some(mem)
             }
             _ => None,
         }
@@ -573,241 +564,6 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    /// `[rsp + offset]` as raw offset: the save area isn't a frame object.
-    fn saved_register(&mut self, bank: Bank, number: u8, store: bool) -> Result<(), CpuError> {
-        let vector_bytes = self.isa.vector_bytes() as u32;
-        let masks = self.isa.registers() * vector_bytes;
-        let offset = self.save_at
-            + match bank {
-                Bank::Vec => u32::from(number) * vector_bytes,
-                Bank::Mask => masks + u32::from(number) * 8,
-                Bank::Gpr => masks + 64 + u32::from(number) * 8,
-            };
-        self.at_offset(bank, number, offset, store)
-    }
-
-    fn at_offset(
-        &mut self,
-        bank: Bank,
-        number: u8,
-        offset: u32,
-        store: bool,
-    ) -> Result<(), CpuError> {
-        let width = spill_width(bank, self.isa.vector_bytes() as u32);
-        let code = match (bank, store) {
-            (Bank::Gpr, false) => Code::Mov_r64_rm64,
-            (Bank::Gpr, true) => Code::Mov_rm64_r64,
-            (Bank::Mask, false) => Code::VEX_Kmovq_kr_km64,
-            (Bank::Mask, true) => Code::VEX_Kmovq_m64_kr,
-            (Bank::Vec, false) => ops::MOVUPS.code(self.isa, width),
-            (Bank::Vec, true) => ops::MOVUPS_ST.code(self.isa, width),
-        };
-        let mut out = Instruction::default();
-        out.set_code(code);
-        let (m, r) = if store { (0, 1) } else { (1, 0) };
-        out.try_set_op_kind(r, OpKind::Register)?;
-        out.try_set_op_register(r, physical(bank, number, width))?;
-        out.try_set_op_kind(m, OpKind::Memory)?;
-        out.set_memory_base(Register::RSP);
-        out.set_memory_displacement64(u64::from(offset));
-        out.set_memory_displ_size(u32::from(offset != 0));
-        self.raw(&out)
-    }
-
-    /// Stores operands, calls, loads results. Every caller-saved register that lives on is kept
-    /// in the save area: the ABI keeps no vector or mask register.
-    fn call(&mut self, i: usize, call: &Call) -> Result<(), CpuError> {
-        let live: Vec<(Bank, u8)> = self
-            .allocation
-            .live_across(self.lir, i)
-            .map(|(_, bank, n)| (bank, n))
-            .filter(|(bank, n)| *bank != Bank::Gpr || !CALLEE_SAVED.contains(n))
-            .collect();
-        for (bank, number) in &live {
-            self.saved_register(*bank, *number, true)?;
-        }
-        for (parts, object) in &call.args {
-            let mut disp = 0;
-            for (v, width) in parts {
-                let code = ops::MOVUPS_ST.code(self.isa, *width);
-                let mem = Operand::Mem(Mem::frame(*object, disp));
-                let store = inst(code, &[mem, Operand::Reg(*v, *width, Role::Use)]);
-                if let Item::Inst(store) = &store {
-                    self.inst(store)?;
-                }
-                disp += width.bytes() as i32;
-            }
-        }
-        self.encode_one(Code::VEX_Vzeroupper, &[], None, false)?;
-        let objects: Vec<u32> = std::iter::once(call.results.1)
-            .chain(call.args.iter().map(|(_, object)| *object))
-            .collect();
-        let registers = [Register::RDI, Register::RSI, Register::RDX, Register::RCX];
-        for (n, register) in registers.iter().take(3).enumerate() {
-            let object = objects.get(n).or(objects.last()).copied().unwrap_or(0);
-            let mem = Operand::Mem(Mem::frame(object, 0));
-            self.encode_one(Code::Lea_r64_m, &[Operand::Phys(*register), mem], None, false)?;
-        }
-        let lanes = [Operand::Phys(Register::ECX), Operand::Imm(i64::from(call.lanes))];
-        self.encode_one(Code::Mov_r32_imm32, &lanes, None, false)?;
-        let target = [Operand::Phys(Register::RAX), Operand::Imm(call.target as i64)];
-        self.encode_one(Code::Mov_r64_imm64, &target, None, false)?;
-        self.encode_one(Code::Call_rm64, &[Operand::Phys(Register::RAX)], None, false)?;
-        for (bank, number) in &live {
-            self.saved_register(*bank, *number, false)?;
-        }
-        let mut disp = 0;
-        for (v, width) in &call.results.0 {
-            let code = ops::MOVUPS.code(self.isa, *width);
-            let mem = Operand::Mem(Mem::frame(call.results.1, disp));
-            if let Item::Inst(load) =
-                &inst(code, &[Operand::Reg(*v, *width, Role::Def), mem])
-            {
-                self.inst(load)?;
-            }
-            disp += width.bytes() as i32;
-        }
-        Ok(())
-    }
-
-    /// A register-tile statement: temps are general registers that hold no operand; those that
-    /// live on are saved around it.
-    fn tile(&mut self, i: usize, op: &TileOp<TileInput>) -> Result<(), CpuError> {
-        let mut inputs: Vec<u8> = Vec::new();
-        each_reg(&self.lir.items[i], &mut |v, _| {
-            if let Place::Reg(n) = self.allocation.places[v.0 as usize] {
-                inputs.push(n);
-            }
-        });
-        let mut resolved = op.map(&mut |input| match input {
-            TileInput::Const(n) => Loc::Const(n),
-            TileInput::Reg(v) => match self.place(v) {
-                Place::Reg(n) => match get_gpr64(gpr(n, W::R64)) {
-                    Some(register) => Loc::Reg(register),
-                    None => Loc::Const(0),
-                },
-                Place::Frame(object) => Loc::Slot(self.frame_at[object as usize] as i32),
-                Place::Pool(_) | Place::Nowhere => Loc::Const(0),
-            },
-        });
-        if let TileOp::Map { args, .. } = &mut resolved {
-            for arg in args {
-                if let TileArg::Slot(object) = arg {
-                    *object = self.frame_at[*object as usize] as i32;
-                }
-            }
-        }
-        let live: Vec<u8> = self
-            .allocation
-            .live_across(self.lir, i)
-            .filter(|(_, bank, _)| *bank == Bank::Gpr)
-            .map(|(_, _, n)| n)
-            .collect();
-        let mut pool: Vec<u8> = [RAX, RDX].into_iter().chain(GPR_ORDER).collect();
-        pool.retain(|n| !inputs.contains(n));
-        pool.sort_by_key(|n| live.contains(n));
-        let wanted = tile::temps(&resolved);
-        if wanted > pool.len() {
-            return Err(CpuError::unsupported("a tile statement with that many temporaries"));
-        }
-        pool.truncate(wanted);
-        for number in &pool {
-            if CALLEE_SAVED.contains(number) && !self.saved.contains(number) {
-                return Err(CpuError::malformed("a temporary that was not saved on entry"));
-            }
-        }
-        let temps: Vec<AsmRegister64> =
-            pool.iter().filter_map(|n| get_gpr64(gpr(*n, W::R64))).collect();
-        let saves: Vec<u8> = pool.iter().copied().filter(|n| live.contains(n)).collect();
-        for (at, number) in saves.iter().enumerate() {
-            let offset = self.save_at + 8 * at as u32;
-            self.at_offset(Bank::Gpr, *number, offset, true)?;
-        }
-        let mut asm = CodeAssembler::new(64)?;
-        let lanes = self.lir.lanes;
-        let context = TileContext { isa: self.isa, lanes, temps: &temps };
-        tile::emit(&resolved, &context, &mut asm)?;
-        let code = asm.assemble(self.at)?;
-        self.bytes(&code);
-        for (at, number) in saves.iter().enumerate() {
-            let offset = self.save_at + 8 * at as u32;
-            self.at_offset(Bank::Gpr, *number, offset, false)?;
-        }
-        Ok(())
-    }
-
-    /// Pushes callee-saved registers, aligns the frame, and moves the parameters and constants
-    /// to their places.
-    fn prologue(&mut self) -> Result<(), CpuError> {
-        let tiles = self.lir.items.iter().any(|i| matches!(i, Item::Tile(_)));
-        self.saved = CALLEE_SAVED
-            .into_iter()
-            .filter(|n| {
-                tiles
-                    || self.allocation.intervals.iter().any(|life| {
-                        self.lir.regs[life.v.0 as usize].bank == Bank::Gpr
-                            && self.allocation.places[life.v.0 as usize] == Place::Reg(*n)
-                    })
-            })
-            .collect();
-        for number in self.saved.clone() {
-            let register = Operand::Phys(gpr(number, W::R64));
-            self.encode_one(Code::Push_r64, &[register], None, false)?;
-        }
-        if self.frame_bytes > 0 {
-            // The old stack pointer is kept above the objects, so that the frame can be aligned
-            // to a vector.
-            let (rax, rsp) = (Operand::Phys(Register::RAX), Operand::Phys(Register::RSP));
-            let bytes = i64::from(self.frame_bytes) + 64;
-            self.encode_one(Code::Mov_r64_rm64, &[rax, rsp], None, false)?;
-            self.encode_one(Code::Sub_rm64_imm32, &[rsp, Operand::Imm(bytes)], None, false)?;
-            self.encode_one(Code::And_rm64_imm8, &[rsp, Operand::Imm(-64)], None, false)?;
-            self.at_offset(Bank::Gpr, RAX, self.frame_bytes, true)?;
-        }
-        let abi = [7u8, 6, RDX, RCX];
-        for (v, from) in self.lir.params.into_iter().zip(abi) {
-            if let Place::Frame(object) = self.place(v) {
-                self.store(Bank::Gpr, from, object)?;
-            }
-        }
-        for (v, from) in self.lir.params.into_iter().zip(abi) {
-            if let Place::Reg(to) = self.place(v) {
-                if to != from {
-                    let ops =
-                        [Operand::Phys(gpr(to, W::R64)), Operand::Phys(gpr(from, W::R64))];
-                    self.encode_one(Code::Mov_r64_rm64, &ops, None, false)?;
-                }
-            }
-        }
-        for v in 0..self.lir.regs.len() {
-            let info = self.lir.regs[v];
-            if let (Some(konst), Place::Reg(number)) = (info.konst, self.allocation.places[v]) {
-                self.load(info.bank, number, Place::Pool(konst))?;
-            }
-        }
-        Ok(())
-    }
-
-    fn epilogue(&mut self) -> Result<(), CpuError> {
-        self.encode_one(Code::VEX_Vzeroupper, &[], None, false)?;
-        if self.frame_bytes > 0 {
-            let mut out = Instruction::default();
-            out.set_code(Code::Mov_r64_rm64);
-            out.try_set_op_kind(0, OpKind::Register)?;
-            out.try_set_op_register(0, Register::RSP)?;
-            out.try_set_op_kind(1, OpKind::Memory)?;
-            out.set_memory_base(Register::RSP);
-            out.set_memory_displacement64(u64::from(self.frame_bytes));
-            out.set_memory_displ_size(1);
-            self.raw(&out)?;
-        }
-        for number in self.saved.clone().into_iter().rev() {
-            let register = Operand::Phys(gpr(number, W::R64));
-            self.encode_one(Code::Pop_r64, &[register], None, false)?;
-        }
-        self.encode_one(Code::Retnq, &[], None, false)
-    }
-
     fn run(mut self) -> Result<Blob, CpuError> {
         let entry = self.at as usize;
         self.prologue()?;
@@ -849,11 +605,6 @@ impl<'a> Emitter<'a> {
             let at = *at as usize;
             bytes[at..at + 4].copy_from_slice(&distance.to_le_bytes());
         }
-        Ok(Blob {
-            bytes,
-            entry,
-            statements: self.statements,
-            spills: self.allocation.spills,
-        })
+        Ok(Blob { bytes, entry, statements: self.statements, spills: self.allocation.spills })
     }
 }

@@ -47,9 +47,8 @@ impl Fragments {
             }
             v
         }
-        let is_fragment = |v: ValueId| {
-            matches!(kernel.values.get(v).map(|v| v.ty), Some(Type::Fragment { .. }))
-        };
+        let is_fragment =
+            |v: ValueId| matches!(kernel.values.get(v).map(|v| v.ty), Some(Type::Fragment { .. }));
         let mut joins: Vec<(ValueId, ValueId)> = Vec::new();
         let mut uses: Vec<ValueId> = Vec::new();
         let mut elements = HashMap::new();
@@ -120,6 +119,11 @@ impl Fragments {
     /// Whether a fragment statement reads the element value.
     pub fn reads_element(&self, value: ValueId) -> bool {
         self.elements.contains_key(&value)
+    }
+
+    /// Whether the kernel has none.
+    pub fn is_empty(&self) -> bool {
+        self.webs.is_empty()
     }
 
     /// Enters a loop whose body may be walked any number of times; keeps the counts of uses.
@@ -200,7 +204,8 @@ impl Select<'_> {
                         },
                     });
                 }
-                self.values[result.index()] = self.fragments.web_of.get(&result).map(|w| Val::Fragment(*w));
+                self.values[result.index()] =
+                    self.fragments.web_of.get(&result).map(|w| Val::Fragment(*w));
                 let to = self.tile_of(result)?;
                 self.emit(Item::Tile(Box::new(TileOp::Map { op: *op, to, args: operands })));
                 args.iter().for_each(|a| self.tile_used(*a));
@@ -210,8 +215,8 @@ impl Select<'_> {
                 let (Operand::View(a), Operand::View(b)) = (a, b) else {
                     return Err(CpuError::unsupported("matrix operands in fragments"));
                 };
-                let depth = depth
-                    .ok_or_else(|| CpuError::malformed("an outer product without a depth"))?;
+                let depth =
+                    depth.ok_or_else(|| CpuError::malformed("an outer product without a depth"))?;
                 let (a, b) = (self.tile_view(a)?, self.tile_view(b)?);
                 let depth = self.uniform_index(depth)?;
                 let depth = self.tile_input(&depth);
@@ -245,8 +250,7 @@ impl Select<'_> {
             Val::Fragment(web) => self.fragments.webs[web].slot,
             _ => None,
         };
-        let slot =
-            slot.ok_or_else(|| CpuError::unsupported("a fragment that is used twice"))?;
+        let slot = slot.ok_or_else(|| CpuError::unsupported("a fragment that is used twice"))?;
         Ok(Tile { slot, rows, vectors, dtype })
     }
 

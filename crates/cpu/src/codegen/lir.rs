@@ -90,6 +90,8 @@ pub enum Konst {
     Iota64(i64, i64),
     /// 32-bit elements with the values of successive 4-bit digits.
     Words(u64),
+    /// 2^(j/16) as f32 in element j.
+    Exp2,
 }
 
 /// Base of an address.
@@ -161,6 +163,10 @@ pub struct Inst {
     pub mask: Option<V>,
     /// With a mask: masked elements become 0 instead of keeping their value.
     pub zeroing: bool,
+    /// Which operand may be memory instead of a register.
+    pub memory: Option<u8>,
+    /// Bytes of an element that the memory operand may repeat (EVEX); 0 for none.
+    pub repeats: u8,
 }
 
 /// A jump target.
@@ -319,12 +325,45 @@ pub fn rw(v: V, w: W) -> Operand {
     Operand::Reg(v, w, Role::UseDef)
 }
 
-/// An unmasked instruction.
+/// An instruction by its encoding.
 pub fn inst(code: Code, ops: &[Operand]) -> Item {
-    Item::Inst(Inst { code, ops: ops.to_vec(), mask: None, zeroing: false })
+    use Code::*;
+    let memory = match code {
+        Add_r64_rm64
+        | And_r64_rm64
+        | Or_r64_rm64
+        | Cmp_r64_rm64
+        | Imul_r64_rm64
+        | Imul_r64_rm64_imm32
+        | Movsxd_r64_rm32
+        | Tzcnt_r64_rm64
+        | VEX_Bzhi_r64_rm64_r64
+        | Cmove_r64_rm64
+        | Cmovne_r64_rm64
+        | Cmovl_r64_rm64
+        | Cmovle_r64_rm64
+        | Cmovg_r64_rm64
+        | Cmovge_r64_rm64 => Some(1),
+        Cmp_rm64_imm32 => Some(0),
+        _ => None,
+    };
+    Item::Inst(Inst { code, ops: ops.to_vec(), mask: None, zeroing: false, memory, repeats: 0 })
 }
 
 /// A vector instruction by name and width.
 pub fn vinst(op: VOp, isa: CpuIsa, width: W, ops: &[Operand]) -> Item {
-    inst(op.code(isa, width), ops)
+    masked(op, isa, width, ops, None, false)
+}
+
+/// A vector instruction under a write mask.
+pub fn masked(
+    op: VOp,
+    isa: CpuIsa,
+    width: W,
+    ops: &[Operand],
+    mask: Option<V>,
+    zeroing: bool,
+) -> Item {
+    let (code, ops) = (op.code(isa, width), ops.to_vec());
+    Item::Inst(Inst { code, ops, mask, zeroing, memory: op.memory(isa), repeats: op.repeats })
 }

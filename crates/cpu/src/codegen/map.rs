@@ -7,7 +7,7 @@ use tilewright_kernel::kernel::*;
 
 use super::helper::{self, Helper};
 use super::index::{cc_of, cmov};
-use super::lir::{Bank, Call, Cc, Item, Operand, Role, V, W, d, inst, r, rw, vinst};
+use super::lir::{Bank, Call, Cc, Item, Operand, V, W, d, inst, masked, r, rw, vinst};
 use super::ops::{self, VOp};
 use super::select::{Res, Select};
 use super::value::{Active, Data, Flag, Ix, Val};
@@ -34,7 +34,11 @@ impl Select<'_> {
     pub fn map(&mut self, result: ValueId, op: MapOp, args: &[ValueId]) -> Res<()> {
         let vals: Vec<Val> = args.iter().map(|a| self.get(*a)).collect::<Res<_>>()?;
         if vals.len() != op.arity() {
-            return Err(CpuError::malformed(format!("`{}` with {} operands", op.name(), vals.len())));
+            return Err(CpuError::malformed(format!(
+                "`{}` with {} operands",
+                op.name(),
+                vals.len()
+            )));
         }
         let val = match (op, vals.as_slice()) {
             (MapOp::Select, [c, a, b]) if !matches!(a, Val::Flag(_) | Val::Mask(_)) => {
@@ -77,8 +81,11 @@ impl Select<'_> {
         let mut parts = Vec::new();
         for p in 0..count {
             let (x, y, z) = (a.part(p), b.part(p), c.part(p));
-            // The destination replaces an operand: the addend, unless it is a constant.
-            parts.push(if c.literal.is_some() {
+            // The destination replaces an operand: a carried factor, else the addend, unless that
+            // is a constant.
+            parts.push(if self.is_carried(y) && !self.is_carried(z) {
+                self.v3(op213, w, y, x, z)
+            } else if c.literal.is_some() || (self.is_carried(x) && !self.is_carried(z)) {
                 self.v3(op213, w, x, y, z)
             } else {
                 self.v3(op231, w, z, x, y)
@@ -220,12 +227,8 @@ impl Select<'_> {
         };
         let to = self.fresh(Bank::Vec);
         if self.avx512() {
-            self.emit(Item::Inst(super::lir::Inst {
-                code: op.code(self.isa, w),
-                ops: vec![Operand::Reg(to, w, Role::Def), r(off, w), r(on, w)],
-                mask: Some(mask),
-                zeroing: false,
-            }));
+            let operands = [d(to, w), r(off, w), r(on, w)];
+            self.emit(masked(op, self.isa, w, &operands, Some(mask), false));
         } else {
             let operands = [d(to, w), r(off, w), r(on, w), r(mask, w)];
             self.emit(vinst(op, self.isa, w, &operands));
@@ -397,17 +400,11 @@ impl Select<'_> {
     }
 
     /// A helper call on registers; `count` result registers of width `to`.
-    pub fn call_parts(
-        &mut self,
-        which: Helper,
-        args: &[(&[V], W)],
-        count: usize,
-        to: W,
-    ) -> Vec<V> {
+    pub fn call_parts(&mut self, which: Helper, args: &[(&[V], W)], count: usize, to: W) -> Vec<V> {
         // All elements of the registers: a uniform value has more of them than one lane.
         let held = args.iter().map(|(parts, w)| w.bytes() * parts.len() as u32).min().unwrap_or(0);
-        let lanes = (to.bytes() * count as u32 / which.result_bytes())
-            .min(held / which.operand_bytes());
+        let lanes =
+            (to.bytes() * count as u32 / which.result_bytes()).min(held / which.operand_bytes());
         let args: Vec<(Vec<(V, W)>, u32)> = args
             .iter()
             .map(|(parts, w)| {

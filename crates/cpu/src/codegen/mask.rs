@@ -44,8 +44,7 @@ impl Select<'_> {
 
     /// The mask of the first `limit` lanes, kept where `limit` is known.
     pub fn count_mask(&mut self, limit: &Ix) -> Mask {
-        let level =
-            limit.terms.iter().map(|(v, _)| self.levels[v.0 as usize]).max().unwrap_or(0);
+        let level = limit.terms.iter().map(|(v, _)| self.levels[v.0 as usize]).max().unwrap_or(0);
         if let Some(mask) = self.scopes[level as usize].counts.get(limit) {
             return mask.clone();
         }
@@ -186,11 +185,7 @@ impl Select<'_> {
             8 => {
                 // Part n has as many lanes as half a 32-bit part.
                 let source = mask.parts[(n / 2).min(mask.parts.len() - 1)];
-                let half = if n % 2 == 0 {
-                    source
-                } else {
-                    self.upper_half(source)
-                };
+                let half = if n % 2 == 0 { source } else { self.upper_half(source) };
                 let w = self.width(8);
                 self.v1(ops::PMOVSXDQ, w, half, W::X)
             }
@@ -229,7 +224,8 @@ impl Select<'_> {
             let mut all = parts[0];
             for (n, part) in parts.iter().enumerate().skip(1) {
                 let shifted = self.fresh(Bank::Mask);
-                let ops = [d(shifted, W::K), r(*part, W::K), Operand::Imm(n as i64 * i64::from(per))];
+                let ops =
+                    [d(shifted, W::K), r(*part, W::K), Operand::Imm(n as i64 * i64::from(per))];
                 self.emit(inst(Code::VEX_Kshiftlq_kr_kr_imm8, &ops));
                 all = self.k2(Code::VEX_Korq_kr_kr_kr, all, shifted);
             }
@@ -259,7 +255,8 @@ impl Select<'_> {
             return self.scalar(Code::VEX_Kmovq_r64_kr, W::R64, &[r(mask.parts[0], W::K)]);
         }
         let w = self.width(4);
-        let code = if w == W::Y { Code::VEX_Vmovmskps_r32_ymm } else { Code::VEX_Vmovmskps_r32_xmm };
+        let code =
+            if w == W::Y { Code::VEX_Vmovmskps_r32_ymm } else { Code::VEX_Vmovmskps_r32_xmm };
         let mut bits: Option<V> = None;
         for (n, part) in mask.parts.clone().into_iter().enumerate() {
             let to = self.scalar(code, W::R32, &[r(part, w)]);
@@ -519,11 +516,8 @@ impl Select<'_> {
     /// Compares 64-bit elements.
     pub fn compare_index_vectors(&mut self, cc: Cc, x: &[V], y: &[V]) -> Res<Mask> {
         let w = self.width(8);
-        let parts: Vec<V> = x
-            .iter()
-            .zip(y)
-            .map(|(a, b)| self.compare_ints(cc, 8, w, *a, *b))
-            .collect();
+        let parts: Vec<V> =
+            x.iter().zip(y).map(|(a, b)| self.compare_ints(cc, 8, w, *a, *b)).collect();
         Ok(self.mask_from_parts(8, &parts))
     }
 
@@ -544,11 +538,8 @@ impl Select<'_> {
             self.emit(vinst(op, self.isa, w, &operands));
             return to;
         }
-        let (eq, gt) = if bytes == 8 {
-            (ops::PCMPEQQ, ops::PCMPGTQ)
-        } else {
-            (ops::PCMPEQD, ops::PCMPGTD)
-        };
+        let (eq, gt) =
+            if bytes == 8 { (ops::PCMPEQQ, ops::PCMPGTQ) } else { (ops::PCMPEQD, ops::PCMPGTD) };
         let (raw, invert) = match cc {
             Cc::Eq => (self.v2(eq, w, a, b), false),
             Cc::Ne => (self.v2(eq, w, a, b), true),

@@ -67,6 +67,28 @@ pub struct Scope {
     pub derived: Vec<Derived>,
 }
 
+/// The result of selection.
+#[derive(Clone, Debug)]
+pub struct Selected {
+    /// The function.
+    pub lir: Lir,
+    /// Scratch memory per worker in bytes.
+    pub scratch_bytes: u64,
+    /// Whether any store goes past the caches.
+    pub streams: bool,
+}
+
+/// Whole-vector stores past the caches in a loop.
+#[derive(Clone, Debug)]
+pub struct Streamed {
+    /// Scope around the loop.
+    pub level: u32,
+    /// Addresses.
+    pub addresses: Vec<Ix>,
+    /// Counters of the loop (of its main part and of the rest).
+    pub counters: Vec<V>,
+}
+
 /// The state of selection.
 pub struct Select<'k> {
     /// The kernel.
@@ -91,6 +113,10 @@ pub struct Select<'k> {
     pub wanted: HashMap<ValueId, Val>,
     /// Registers of carried values of open loops.
     pub carried: Vec<V>,
+    /// Inside a loop whose whole-vector stores go past the caches: what was stored.
+    pub streamed: Option<Streamed>,
+    /// Whether any store goes past the caches.
+    pub streams: bool,
     /// Byte offset of each shared buffer and private array in the scratch.
     pub shared_at: Vec<u64>,
     /// See `shared_at`.
@@ -149,6 +175,8 @@ impl<'k> Select<'k> {
             predicate: None,
             wanted: HashMap::new(),
             carried: Vec::new(),
+            streamed: None,
+            streams: false,
             shared_at,
             private_at,
             scratch_bytes,
@@ -168,11 +196,12 @@ impl<'k> Select<'k> {
     ///
     /// # Errors
     /// [`CpuError::Unsupported`] names the construct without code.
-    pub fn run(mut self) -> Res<(Lir, u64)> {
+    pub fn run(mut self) -> Res<Selected> {
         self.group_loop()?;
         let root = self.scopes.pop().ok_or_else(|| CpuError::malformed("no root scope"))?;
         self.lir.items = root.items;
-        Ok((self.lir, self.scratch_bytes))
+        let Select { lir, scratch_bytes, streams, .. } = self;
+        Ok(Selected { lir, scratch_bytes, streams })
     }
 
     // ---- scopes and items ----------------------------------------------------------------
@@ -444,9 +473,9 @@ impl<'k> Select<'k> {
                 each_reg(&items[first], &mut |x, role| defines |= x == from && role == Role::Def);
                 let safe = defines
                     && items[first + 1..].iter().all(|item| !mentions(item, to))
-                    && items[first..].iter().all(|i| {
-                        matches!(i, Item::Inst(_) | Item::Move { .. } | Item::Stmt(_))
-                    });
+                    && items[first..]
+                        .iter()
+                        .all(|i| matches!(i, Item::Inst(_) | Item::Move { .. } | Item::Stmt(_)));
                 if safe {
                     for item in &mut items[first..] {
                         rename(item, from, to);

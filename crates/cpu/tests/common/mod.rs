@@ -104,6 +104,12 @@ pub fn run(kernel: &Kernel, isa: CpuIsa, args: &[Data]) -> Vec<Data> {
     run_groups(kernel, isa, args, 0..total)
 }
 
+/// The same with stores past the caches.
+pub fn run_streaming(kernel: &Kernel, isa: CpuIsa, args: &[Data]) -> Vec<Data> {
+    let total = groups(kernel, args);
+    run_with(kernel, Options { isa, streaming_stores: true }, args, 0..total)
+}
+
 /// The same for some groups only.
 pub fn run_groups(
     kernel: &Kernel,
@@ -111,8 +117,16 @@ pub fn run_groups(
     args: &[Data],
     range: std::ops::Range<u64>,
 ) -> Vec<Data> {
-    let code = codegen::compile(kernel, Options { isa, streaming_stores: false })
-        .unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+    run_with(kernel, Options { isa, streaming_stores: false }, args, range)
+}
+
+fn run_with(
+    kernel: &Kernel,
+    options: Options,
+    args: &[Data],
+    range: std::ops::Range<u64>,
+) -> Vec<Data> {
+    let code = codegen::compile(kernel, options).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
     let exec = ExecutableCode::new(&code.blob.bytes, code.blob.entry).unwrap();
     let mut memory: Vec<Vec<u64>> = Vec::new();
     let mut words: Vec<u64> = Vec::new();
