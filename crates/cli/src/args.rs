@@ -60,9 +60,9 @@ pub struct OpArgs {
     pub op: String,
     /// ROWSxCOLUMNS, MxNxK or BxMxNxK; for a .tile file its dimensions by name: rows=37,cols=1537.
     pub shape: Option<String>,
-    /// Element type: f32, f64, f16 or bf16.
-    #[arg(long, default_value = "f32", value_name = "D")]
-    pub dtype: String,
+    /// Element type: f32 (the default), f64, f16 or bf16.
+    #[arg(long, value_name = "D")]
+    pub dtype: Option<String>,
     /// Storage of a product's operands: nn, nt, tn or tt (t: transposed).
     #[arg(long, value_name = "TT")]
     pub trans: Option<String>,

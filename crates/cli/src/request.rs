@@ -33,7 +33,8 @@ impl Request {
     /// # Errors
     /// Usage errors; a `.tile` file's faults with their places; I/O errors of reading it.
     pub fn new(args: &OpArgs) -> Result<Self, CliError> {
-        let dtype = DType::from_str(&args.dtype).map_err(CliError::usage)?;
+        let dtype = args.dtype.as_deref().unwrap_or("f32");
+        let dtype = DType::from_str(dtype).map_err(CliError::usage)?;
         if dtype == DType::Bool {
             return Err(CliError::Usage("a tensor can't hold bool: use i32".to_string()));
         }
@@ -80,6 +81,7 @@ impl Request {
 
     fn from_file(args: &OpArgs, dtype: DType) -> Result<Self, CliError> {
         let options = [
+            ("--dtype", args.dtype.is_some()),
             ("--trans", args.trans.is_some()),
             ("--epilogue", !args.epilogue.is_empty()),
             ("--alpha", args.alpha.is_some()),
@@ -87,7 +89,7 @@ impl Request {
         ];
         if let Some((option, _)) = options.iter().find(|(_, given)| *given) {
             return Err(CliError::Usage(format!(
-                "{option} is for the library's products; a .tile file says what it computes"
+                "{option} is for the library's ops; a .tile file says what it computes"
             )));
         }
         let mut program = read_program(Path::new(&args.op))?;
