@@ -88,6 +88,7 @@ fn malformed_programs_point_at_the_place() {
     d.run("run scale.tile rows=4,cols=5").fails(2, "must be a multiple of 4");
     d.run("run scale.tile rows=101,cols=4").fails(2, "is at most 100");
     d.run("run scale.tile rows=4,cols=4 --alpha 2").fails(2, "--alpha is for");
+    d.run("run scale.tile rows=4,cols=4 --dtype f16").fails(2, "--dtype is for");
 }
 
 #[test]
