@@ -13,6 +13,7 @@ pub mod math;
 mod read;
 pub mod record;
 mod rules;
+mod terms;
 mod verdict;
 
 pub use read::{Limits, ReadError, read_bytes, read_json};

@@ -21,6 +21,14 @@ pub fn headline(report: &Report) -> Line {
     let results = &report.results;
     let passed = results.rules_passed();
     let (held, all) = (passed, results.gate.rules.len());
+    let simulated =
+        report.record.machine.as_ref().is_some_and(|m| m.meter.as_deref() == Some("simulated"));
+    if simulated {
+        return line(
+            false,
+            "The times of this record are simulated: they say nothing of any machine.".to_string(),
+        );
+    }
     match (report.audit.passed(), results.gate.passed) {
         (false, _) => line(
             false,

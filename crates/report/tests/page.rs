@@ -68,6 +68,18 @@ fn a_record_that_fails_its_audit_says_so_first() {
 }
 
 #[test]
+fn simulated_times_are_no_answer() {
+    let record = Record::altered(&|path, v| {
+        if path == "machine.json" {
+            v["meter"] = json!("simulated");
+        }
+    });
+    let report = report(&record.write("simulated"));
+    assert!(report.audit().passed());
+    assert!(report.markdown().starts_with("# The times of this record are simulated"));
+}
+
+#[test]
 fn markup_from_files_is_text() {
     let hostile = "<img src=x onerror=alert(1)>\"'|`*";
     let record = Record::altered(&|path, v| match path {

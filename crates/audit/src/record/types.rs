@@ -94,11 +94,13 @@ pub struct MachineControl {
     pub reason: Option<String>,
 }
 
-/// machine.json.
+/// machine.json. `meter` is `simulated` where times were made up to test a pipeline.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[expect(missing_docs, reason = "the format names the fields")]
 pub struct Machine {
     pub schema: String,
+    #[serde(default)]
+    pub meter: Option<String>,
     pub identity: Value,
     pub ceilings: Vec<Ceiling>,
     #[serde(default)]

@@ -3,7 +3,8 @@
 use crate::canonical::hash;
 use crate::fit::{nonnegative, violation};
 use crate::math::{close, first_smallest, largest, mean, quantile};
-use crate::record::{Calibration, Confidence, Record, Term};
+use crate::record::{Calibration, Confidence, Record};
+use crate::terms::values;
 use crate::verdict::{Checks, Rule};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,16 +34,16 @@ pub fn check(record: &Record, checks: &mut Checks) {
         rows(record, calibration, &place, checks);
         profile(record, calibration, &place, checks);
         let Some(rows) = resolve(record, calibration) else {
-            checks.note(Rule::CalibrationFit, format!("{place}: rows without inputs"));
+            checks.fail(Rule::CalibrationFit, format!("{place}: a row or a term without a value"));
             continue;
         };
-        match rows.iter().all(|r| r.values.len() == calibration.terms.len()) {
-            true => refit(calibration, &rows, &place, checks),
-            // Terms that saturate at a capacity are averages of several fits.
-            false => checks.note(
-                Rule::CalibrationFit,
-                format!("{place}: terms whose values this crate doesn't know"),
-            ),
+        if calibration.terms.iter().all(|t| t.capacity.is_none()) {
+            refit(calibration, &rows, &place, checks);
+            continue;
+        }
+        for rule in [Rule::CalibrationFit, Rule::CalibrationFolds, Rule::CalibrationConfidence] {
+            let note = "a mean of fits at several capacities, which the file doesn't hold";
+            checks.note(rule, format!("{place}: {note}"));
         }
     }
     if let Some(profile) = &record.profile {
@@ -120,16 +121,6 @@ fn profile(record: &Record, calibration: &Calibration, place: &str, checks: &mut
     }
 }
 
-/// Values of terms for a candidate's inputs: the input of the term's name. Fewer values than terms
-/// where a term has a capacity or no input of its name.
-pub fn values(terms: &[Term], names: &[String], inputs: &[f64]) -> Vec<f64> {
-    let value = |term: &Term| {
-        let position = names.iter().position(|n| *n == term.term)?;
-        inputs.get(position).copied().filter(|_| term.capacity.is_none())
-    };
-    terms.iter().map_while(value).collect()
-}
-
 fn resolve<'a>(record: &'a Record, calibration: &'a Calibration) -> Option<Vec<Row<'a>>> {
     let searches: BTreeMap<&str, _> =
         record.searches.iter().map(|s| (s.case.id.as_str(), s)).collect();
@@ -140,7 +131,12 @@ fn resolve<'a>(record: &'a Record, calibration: &'a Calibration) -> Option<Vec<R
             case: &row.case,
             shape: search.case.shape_text(),
             label: row.label_us.as_f64().filter(|l| *l > 0.0)?,
-            values: values(&calibration.terms, &search.input_names, &candidate.inputs),
+            values: values(
+                &calibration.family,
+                &calibration.terms,
+                &search.input_names,
+                &candidate.inputs,
+            )?,
             names: &search.input_names,
             inputs: &candidate.inputs,
         })

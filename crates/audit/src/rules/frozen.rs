@@ -1,8 +1,8 @@
 //! frozen/CASE.json: what was predicted and decided before any label existed.
 
-use super::calibration::values;
 use crate::math::{close, first_smallest, smallest};
 use crate::record::{Frozen, FrozenPlan, ProfileFit, ProtocolFile, Record, Search};
+use crate::terms::values;
 use crate::verdict::{Checks, Rule};
 
 /// An input this many times beyond the trained range makes a model abstain.
@@ -142,14 +142,14 @@ fn predictions(
 ) {
     for (index, (candidate, stated)) in label.candidates.iter().zip(&frozen.candidates).enumerate()
     {
-        let values = values(&fit.terms, &label.input_names, &candidate.inputs);
-        if values.len() != fit.terms.len() {
-            checks.note(
+        let values = values(&fit.family, &fit.terms, &label.input_names, &candidate.inputs);
+        let Some(values) = values else {
+            checks.fail(
                 Rule::FrozenPredictions,
-                format!("{place}: terms of {} that this crate doesn't know", fit.family),
+                format!("{place} candidate {index}: a term of {} has no value", fit.family),
             );
             return;
-        }
+        };
         let own: f64 = values.iter().zip(&fit.terms).map(|(v, t)| v * t.coefficient).sum();
         checks.that(Rule::FrozenPredictions, close(own, stated.prediction_us), || {
             format!(

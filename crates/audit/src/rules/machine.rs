@@ -12,6 +12,14 @@ pub fn check(record: &Record, checks: &mut Checks) {
     checks.that(Rule::MachineIdentity, stated == Some(own.as_str()), || {
         format!("machine.json: the identity's hash is {own}, entry 0 says {stated:?}")
     });
+    let meter = machine.meter.as_deref();
+    checks.that(Rule::MachineIdentity, matches!(meter, None | Some("clock" | "simulated")), || {
+        format!("machine.json: the meter {meter:?}")
+    });
+    if meter == Some("simulated") {
+        let note = "machine.json: the times are simulated and say nothing of any machine";
+        checks.note(Rule::MachineIdentity, note);
+    }
     for frozen in &record.frozen {
         let same = frozen.identity_sha256 == own || record.changed("identity", None);
         checks.that(Rule::MachineIdentity, same, || {
