@@ -174,7 +174,7 @@ impl CpuKernel {
         {
             *word = match (declared.kind, value) {
                 (ArgKind::Buffer { align, .. }, ArgValue::Buffer { ptr, .. }) => {
-                    if *ptr as u64 % align.max(1) != 0 {
+                    if !(*ptr as u64).is_multiple_of(align.max(1)) {
                         let detail = format!("not aligned to {align} bytes");
                         return Err(self.argument(id.index(), detail));
                     }

@@ -198,10 +198,10 @@ impl Pool {
         let closing = Closing(shared);
         for mailbox in shared.mailboxes.iter().take(participants - 1) {
             mailbox.ticket.store(number as u32, Ordering::SeqCst);
-            if mailbox.parked.load(Ordering::SeqCst) {
-                if let Some(thread) = mailbox.thread.get() {
-                    thread.unpark();
-                }
+            if mailbox.parked.load(Ordering::SeqCst)
+                && let Some(thread) = mailbox.thread.get()
+            {
+                thread.unpark();
             }
         }
         let done = with_caller_scratch(scratch_bytes, |scratch| {

@@ -566,7 +566,7 @@ fn check(seed: u64, lanes: u32) -> bool {
         if lanes > (isa.vector_bytes() / 2) as u32 {
             continue;
         }
-        let streaming = seed % 2 == 0;
+        let streaming = seed.is_multiple_of(2);
         let found =
             if streaming { run_streaming(&kernel, isa, &args) } else { run(&kernel, isa, &args) };
         for (n, (found, expected)) in found.iter().zip(&expected).enumerate() {

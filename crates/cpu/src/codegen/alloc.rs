@@ -129,12 +129,15 @@ pub fn each_reg(item: &Item, f: &mut impl FnMut(V, Role)) {
     }
 }
 
+/// A stretch of positions with a live fragment.
+type Region = (u32, u32);
+
 /// The intervals of all mentioned registers, by start, and the regions with live fragments.
-fn intervals(lir: &Lir) -> Result<(Vec<Interval>, Vec<(u32, u32)>), CpuError> {
+fn intervals(lir: &Lir) -> (Vec<Interval>, Vec<Region>) {
     let mut lives: Vec<Option<Interval>> = vec![None; lir.regs.len()];
     let mut loops: Vec<(u32, u32)> = Vec::new();
     let mut open: Vec<u32> = Vec::new();
-    let mut tiles: Vec<(u32, u32)> = Vec::new();
+    let mut tiles: Vec<Region> = Vec::new();
     let (mut fragments, mut first) = (0u32, 0u32);
     for v in lir.params {
         lives[v.0 as usize] = Some(Interval { v, start: 0, end: 0, weight: 1.0, hint: None });
@@ -198,7 +201,7 @@ fn intervals(lir: &Lir) -> Result<(Vec<Interval>, Vec<(u32, u32)>), CpuError> {
         }
     }
     lives.sort_by_key(|l| (l.start, l.v));
-    Ok((lives, tiles))
+    (lives, tiles)
 }
 
 /// Assigns a place to every register and frame objects to those in memory.
@@ -206,7 +209,7 @@ fn intervals(lir: &Lir) -> Result<(Vec<Interval>, Vec<(u32, u32)>), CpuError> {
 /// # Errors
 /// [`CpuError::Unsupported`] for vector statements while a fragment is live.
 pub fn allocate(lir: &mut Lir, files: &Files) -> Result<Allocation, CpuError> {
-    let (lives, tiles) = intervals(lir)?;
+    let (lives, tiles) = intervals(lir);
     let mut places = vec![Place::Nowhere; lir.regs.len()];
     let mut spills = [0u32; 3];
     let mut in_memory = [false; 3];
@@ -244,10 +247,8 @@ pub fn allocate(lir: &mut Lir, files: &Files) -> Result<Allocation, CpuError> {
         let freed = &mut free[b];
         active[b].retain(|a| {
             let lives_on = a.end >= life.start;
-            if !lives_on {
-                if let Place::Reg(r) = places[a.v.0 as usize] {
-                    freed.push(r);
-                }
+            if !lives_on && let Place::Reg(r) = places[a.v.0 as usize] {
+                freed.push(r);
             }
             lives_on
         });

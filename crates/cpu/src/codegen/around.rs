@@ -208,11 +208,11 @@ impl Emitter<'_> {
             }
         }
         for (v, from) in self.lir.params.into_iter().zip(abi) {
-            if let Place::Reg(to) = self.place(v) {
-                if to != from {
-                    let ops = [Operand::Phys(gpr(to, W::R64)), Operand::Phys(gpr(from, W::R64))];
-                    self.encode_one(Code::Mov_r64_rm64, &ops, None, false)?;
-                }
+            if let Place::Reg(to) = self.place(v)
+                && to != from
+            {
+                let ops = [Operand::Phys(gpr(to, W::R64)), Operand::Phys(gpr(from, W::R64))];
+                self.encode_one(Code::Mov_r64_rm64, &ops, None, false)?;
             }
         }
         for v in 0..self.lir.regs.len() {

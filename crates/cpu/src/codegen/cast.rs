@@ -23,8 +23,8 @@ impl Select<'_> {
         let val = self.get(from)?;
         let to = self.elem(result)?;
         let val = match to {
-            Elem::Index => self.to_index(val)?,
-            Elem::Data(DType::Bool) => self.to_bool(val)?,
+            Elem::Index => self.index_from(val)?,
+            Elem::Data(DType::Bool) => self.bool_from(val)?,
             Elem::Data(dtype) => match val {
                 Val::Index(ix) => Val::Data(self.index_to_data(&ix, dtype)?),
                 Val::IndexLanes(parts) => Val::Data(self.index_lanes_to_data(&parts, dtype)?),
@@ -45,7 +45,7 @@ impl Select<'_> {
         self.bind(result, val)
     }
 
-    fn to_bool(&mut self, val: Val) -> Res<Val> {
+    fn bool_from(&mut self, val: Val) -> Res<Val> {
         Ok(match val {
             Val::Flag(_) | Val::Mask(_) => val,
             Val::Index(_) | Val::IndexLanes(_) => {
@@ -77,7 +77,7 @@ impl Select<'_> {
         })
     }
 
-    fn to_index(&mut self, val: Val) -> Res<Val> {
+    fn index_from(&mut self, val: Val) -> Res<Val> {
         match val {
             Val::Index(_) | Val::IndexLanes(_) => Ok(val),
             Val::Flag(flag) => {
@@ -99,7 +99,7 @@ impl Select<'_> {
                 DType::I32 => Ok(Val::IndexLanes(self.widen(&data.parts, 4, ops::PMOVSXDQ))),
                 DType::F16 | DType::BF16 => {
                     let single = self.convert(&data, DType::F32)?;
-                    self.to_index(Val::Data(single))
+                    self.index_from(Val::Data(single))
                 }
                 dtype => {
                     let (which, bytes) = match dtype {
@@ -292,7 +292,7 @@ impl Select<'_> {
             (I32, F64) => self.widen_some(data, 4, ops::CVTDQ2PD),
             (F64, F32) => self.narrow(&data.parts, 8, ops::CVTPD2PS, None),
             (F32, F16) => self.narrow(&data.parts, 4, ops::CVTPS2PH, Some(0)),
-            (F32, BF16) => self.to_bf16(&data.parts),
+            (F32, BF16) => self.round_to_bf16(&data.parts),
             (I32, F32) => {
                 let w = self.width(4);
                 data.parts.iter().map(|v| self.v1(ops::CVTDQ2PS, w, *v, w)).collect()
@@ -340,7 +340,7 @@ impl Select<'_> {
     }
 
     /// To nearest even on the upper half of the bits; NaN keeps its upper payload and is quiet.
-    fn to_bf16(&mut self, parts: &[V]) -> Vec<V> {
+    fn round_to_bf16(&mut self, parts: &[V]) -> Vec<V> {
         let w = self.width(4);
         let (one, bias) = (self.bits32(1), self.bits32(0x7fff));
         let quiet = self.bits32(0x40);

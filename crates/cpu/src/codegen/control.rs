@@ -82,7 +82,7 @@ impl Select<'_> {
         let fragments = self.fragments.enter_loop();
         let most = if parts.unroll == 0 { FULL_UNROLL } else { i64::from(parts.unroll) };
         let states = match trips {
-            Some(n) if n <= most.min(FULL_UNROLL).max(1) => {
+            Some(n) if n <= most.clamp(1, FULL_UNROLL) => {
                 self.straight(parts, &lo, step, n, states)?
             }
             Some(n) => {
@@ -348,11 +348,12 @@ impl Select<'_> {
             // An index that only grows by a constant is added in place.
             if let (Val::Index(to), Val::Index(from)) = (to, from) {
                 let others = carried.len() > 1;
-                if let (Some(v), [(x, 1)], false) = (to.single(), from.terms.as_slice(), others) {
-                    if v == *x && from.lane == 0 {
-                        self.add_constant(v, from.konst);
-                        continue;
-                    }
+                if let (Some(v), [(x, 1)], false) = (to.single(), from.terms.as_slice(), others)
+                    && v == *x
+                    && from.lane == 0
+                {
+                    self.add_constant(v, from.konst);
+                    continue;
                 }
             }
             moves.extend(self.pairs(to, from)?);

@@ -427,12 +427,14 @@ impl<'a> Emitter<'a> {
                     *operand = Operand::Phys(physical(bank, number, width));
                     continue;
                 }
-                if role == Role::Use && memory_free && inst.memory == Some(n as u8) {
-                    if let Some(mem) = self.fold(inst, place) {
-                        memory_free = false;
-                        *operand = Operand::Mem(mem);
-                        continue;
-                    }
+                if role == Role::Use
+                    && memory_free
+                    && inst.memory == Some(n as u8)
+                    && let Some(mem) = self.fold(inst, place)
+                {
+                    memory_free = false;
+                    *operand = Operand::Mem(mem);
+                    continue;
                 }
                 let shared = match role {
                     Role::Use => address.iter().find(|a| a.0 == v).map(|a| a.1),

@@ -329,10 +329,10 @@ impl Select<'_> {
 
     fn tile_view(&mut self, view: &View) -> Res<TileView<TileInput>> {
         let (pointer, offset, dtype) = self.memory(view.memory)?;
-        if let Memory::Shared(id) = view.memory {
-            if self.kernel.shared[id].layout != Layout::Plain {
-                return Err(CpuError::unsupported("register tiles over padded shared buffers"));
-            }
+        if let Memory::Shared(id) = view.memory
+            && self.kernel.shared[id].layout != Layout::Plain
+        {
+            return Err(CpuError::unsupported("register tiles over padded shared buffers"));
         }
         if let Memory::Private(_) = view.memory {
             return Err(CpuError::malformed("a view of a private array"));

@@ -79,7 +79,8 @@ impl Select<'_> {
                 let source = parts[p / 2];
                 let whole = self.parts(8) == 1;
                 let w = half(self.width(8));
-                let index = if whole || p % 2 == 0 { source } else { self.upper(source, w) };
+                let index =
+                    if whole || p.is_multiple_of(2) { source } else { self.upper(source, w) };
                 (ops::GATHERDPD, vec![index], w, 1)
             }
             (Offsets::Wide(parts), 8) => (ops::GATHERQPD, vec![parts[p]], self.width(8), 1),
@@ -113,7 +114,7 @@ impl Select<'_> {
             return self.copy(part);
         }
         let source = mask.parts[piece / 2];
-        if piece % 2 == 0 { self.copy(source) } else { self.upper_half(source) }
+        if piece.is_multiple_of(2) { self.copy(source) } else { self.upper_half(source) }
     }
 
     fn emit_gather(&mut self, op: ops::VOp, index_width: W, w: W, to: V, mem: Mem, mask: V) {

@@ -11,6 +11,9 @@ use super::select::{Derived, Res, ScopeKind, Select};
 use super::value::{Flag, Ix, Val};
 use crate::error::CpuError;
 
+/// A register and its coefficient in a sum.
+type Term = (V, i64);
+
 /// An address before it is put in registers: a sum in bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Address(pub Ix);
@@ -80,7 +83,7 @@ impl Select<'_> {
         if let Some(v) = self.scopes[level as usize].held.get(&ix) {
             return *v;
         }
-        let (here, outer): (Vec<(V, i64)>, Vec<(V, i64)>) =
+        let (here, outer): (Vec<Term>, Vec<Term>) =
             ix.terms.iter().copied().partition(|(v, _)| self.levels[v.0 as usize] == level);
         // The sum so far: a register and what is still to be added as a constant.
         let mut konst = ix.konst;
@@ -397,7 +400,7 @@ impl Select<'_> {
             Ok(disp) => (disp, 0),
             Err(_) => (0, sum.konst),
         };
-        let (here, outer): (Vec<(V, i64)>, Vec<(V, i64)>) =
+        let (here, outer): (Vec<Term>, Vec<Term>) =
             sum.terms.iter().copied().partition(|(v, _)| self.levels[v.0 as usize] == level);
         let in_loop = self.scopes[level as usize].kind == ScopeKind::Loop;
         if level == 0 || !in_loop || outer.is_empty() || here.len() > 1 {

@@ -185,7 +185,7 @@ impl Select<'_> {
             8 => {
                 // Part n has as many lanes as half a 32-bit part.
                 let source = mask.parts[(n / 2).min(mask.parts.len() - 1)];
-                let half = if n % 2 == 0 { source } else { self.upper_half(source) };
+                let half = if n.is_multiple_of(2) { source } else { self.upper_half(source) };
                 let w = self.width(8);
                 self.v1(ops::PMOVSXDQ, w, half, W::X)
             }

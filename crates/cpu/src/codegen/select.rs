@@ -428,14 +428,14 @@ impl<'k> Select<'k> {
     /// computed it are redirected to the carry's registers if nothing reads those in between.
     pub fn bind(&mut self, value: ValueId, val: Val) -> Res<()> {
         let mut val = val;
-        if let Some(wanted) = self.wanted.get(&value).cloned() {
-            if let (Val::Data(to), Val::Data(from)) = (&wanted, &val) {
-                let to_count = to.parts.len();
-                for (n, to) in to.parts.iter().enumerate() {
-                    self.redirect(from.part(n), *to, from.uniform && to_count > 1);
-                }
-                val = wanted;
+        if let Some(wanted) = self.wanted.get(&value).cloned()
+            && let (Val::Data(to), Val::Data(from)) = (&wanted, &val)
+        {
+            let to_count = to.parts.len();
+            for (n, to) in to.parts.iter().enumerate() {
+                self.redirect(from.part(n), *to, from.uniform && to_count > 1);
             }
+            val = wanted;
         }
         let at = value.index();
         if at >= self.values.len() {

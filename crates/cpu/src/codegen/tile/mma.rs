@@ -23,7 +23,7 @@ const UNROLL: u32 = 4;
 /// and more rows at once are better (108 against 87 GFLOP/s for 8x4096x4096).
 const UNROLL_PAGED: u32 = 2;
 const PAGE: i64 = 4096;
-const PAGED_DEPTH: i64 = 1024;
+const PAGED_DEPTH: i64 = 256;
 
 /// A known depth is laid out without a loop up to this many multiply-adds.
 const STRAIGHT: u64 = 144;
