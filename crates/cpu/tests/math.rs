@@ -1,5 +1,7 @@
 //! Elementary functions: accuracy over dense samples, and the limits.
 
+#![cfg(target_arch = "x86_64")]
+
 mod common;
 
 use common::*;

@@ -1,6 +1,8 @@
 //! The op library through lowering and generated code, against the float64 interpreter, on both
 //! instruction sets.
 
+#![cfg(target_arch = "x86_64")]
+
 mod common;
 #[allow(dead_code)]
 #[path = "../../kernel/tests/lower/common.rs"]

@@ -2,6 +2,8 @@
 //! sign). Only operations whose result doesn't depend on an order or an approximation take part;
 //! the others have tests of their own.
 
+#![cfg(target_arch = "x86_64")]
+
 mod common;
 
 use common::*;

@@ -142,9 +142,19 @@ impl Select<'_> {
         }
         let (address, dtype) = self.address(place.memory, &base)?;
         if let Memory::Shared(id) = place.memory {
-            let padded = matches!(self.kernel.shared[id].layout, Layout::Padded(_));
-            if padded && (offsets.is_some() || !matches!(stride, 0 | 1)) {
-                return Err(CpuError::unsupported("a gather from a padded shared buffer"));
+            let shared = &self.kernel.shared[id];
+            if matches!(shared.layout, Layout::Padded(_)) && self.lanes > 1 {
+                // The padding stands between rows: lanes must stay in the row of the first.
+                let cols = shared.cols as i64;
+                let starts_row = base.terms.iter().all(|t| t.1 % cols.max(1) == 0);
+                let column = base.konst.rem_euclid(cols.max(1));
+                let last = column + (i64::from(self.lanes) - 1) * stride;
+                let inside = stride == 0 || (starts_row && stride > 0 && last < cols);
+                if offsets.is_some() || !inside {
+                    return Err(CpuError::unsupported(
+                        "lanes in more than one row of a padded shared buffer",
+                    ));
+                }
             }
         }
         let spread = match offsets {

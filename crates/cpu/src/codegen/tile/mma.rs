@@ -17,10 +17,10 @@ use crate::error::CpuError;
 /// Rank-1 updates per trip of the K loop.
 const UNROLL: u32 = 4;
 
-/// The same where rows of B are a page or more apart and few enough to stay in the second level:
-/// each load instruction then steps from row to row in strides that the first level's prefetcher
-/// follows (267 against 232 GFLOP/s for 256x1024x128 on Zen 5). For long K, B comes from memory,
-/// and more rows at once are better (108 against 87 GFLOP/s for 8x4096x4096).
+/// The same where rows of B are a page or more apart and so few that they stay in the second
+/// level: each load instruction then steps from row to row in strides that the first level's
+/// prefetcher follows (267 against 232 GFLOP/s for 256x1024x128 on Zen 5). With more rows, B comes
+/// from memory, and more of them at once are better (108 against 87 GFLOP/s for 8x4096x4096).
 const UNROLL_PAGED: u32 = 2;
 const PAGE: i64 = 4096;
 const PAGED_DEPTH: i64 = 256;
