@@ -16,7 +16,7 @@ use tilewright_plan::policy::whole_launch::{
 use tilewright_plan::{Policy, Request, SpaceOptions, Target, plan};
 
 fn fit(family: Family) -> FamilyFit {
-    let mut features: Vec<_> = whole_launch::features(family).into_iter().flatten().collect();
+    let mut features: Vec<_> = whole_launch::features(family, 32).into_iter().flatten().collect();
     features.sort();
     features.dedup();
     let terms = features

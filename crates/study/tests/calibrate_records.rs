@@ -206,3 +206,28 @@ fn a_changed_fact_is_found() {
     let error = import::detect(value.to_string().as_bytes(), &Limits::default()).unwrap_err();
     assert!(error.to_string().contains("trials[0]"), "{error}");
 }
+
+/// The shipped profiles are what the command makes of the records; `TILEWRIGHT_BLESS=1` writes
+/// them. They are opt-in: no fresh hold-out has been measured on that machine.
+#[test]
+fn the_shipped_profiles_are_up_to_date() {
+    for (record_name, profile) in [
+        ("reduction_search.json", "apple-m1-max.whole-launch-rows.json"),
+        ("gemm_search.json", "apple-m1-max.whole-launch-matrix.json"),
+    ] {
+        let source = Source::Record(record(record_name));
+        let options = options(Procedure::WholeLaunch, 0);
+        let done = calibrate(&source, &bytes(record_name), &options, None).unwrap();
+        let Profile::WholeLaunch(whole) = &done.profile else { panic!("our profile") };
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../profiles/");
+        let path = std::path::Path::new(path).join(profile);
+        if std::env::var_os("TILEWRIGHT_BLESS").is_some() {
+            std::fs::write(&path, whole.to_json()).unwrap();
+        }
+        let shipped = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            shipped == whole.to_json(),
+            "profiles/{profile} is out of date: run with TILEWRIGHT_BLESS=1"
+        );
+    }
+}

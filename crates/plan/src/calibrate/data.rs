@@ -65,6 +65,9 @@ pub enum DataError {
     /// A shape that no sample has.
     #[error("no training row has the shape `{shape}`")]
     NoShape { shape: String },
+    /// A GPU of which the number of cores isn't known, and with it the capacities to try.
+    #[error("target `{target}` isn't known, and its number of cores is needed")]
+    Target { target: String },
     /// Fits that make no usable model.
     #[error(transparent)]
     Model(#[from] crate::policy::whole_launch::ModelError),

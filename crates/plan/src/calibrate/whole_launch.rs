@@ -23,6 +23,8 @@ pub type Feature = (usize, Option<u32>);
 ///
 /// The sets of the GPU families differ in one term each whose worth the data can't decide: the
 /// depth of a reduction's tree beside its width, and operand reads beside the footprint.
+///
+/// Beside them the capacities that are tried, in subgroups per core.
 fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static [u32]) {
     match family {
         Family::GpuRows => (
@@ -30,14 +32,14 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
                 &["launch", "distinct_bytes", "reread_bytes", "rounds", "collective_width"],
                 &["launch", "distinct_bytes", "reread_bytes", "rounds", "collective_depth"],
             ],
-            &[256, 512, 1024],
+            &[8, 16, 32],
         ),
         Family::GpuMatrix => (
             &[
                 &["launch", "footprint", "issues", "elements"],
                 &["launch", "footprint", "reads", "issues", "elements"],
             ],
-            &[128, 256, 512, 1024],
+            &[4, 8, 16, 32],
         ),
         // One set each, and no capacity: the threads are known.
         Family::CpuRows => (
@@ -76,8 +78,9 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
     }
 }
 
-/// The features of every design of a family, in the order of [`designs`].
-pub fn features(family: Family) -> Vec<Vec<Feature>> {
+/// The features of every design of a family on a machine of so many cores (which count for GPUs
+/// only), in the order of [`designs`].
+pub fn features(family: Family, cores: u32) -> Vec<Vec<Feature>> {
     let (sets, capacities) = feature_sets(family);
     let mut out = Vec::new();
     for set in sets {
@@ -93,15 +96,15 @@ pub fn features(family: Family) -> Vec<Vec<Feature>> {
         if capacities.is_empty() {
             out.push(at(None));
         }
-        out.extend(capacities.iter().map(|c| at(Some(*c))));
+        out.extend(capacities.iter().map(|c| at(Some(c.saturating_mul(cores).max(1)))));
     }
     out
 }
 
 /// The designs of a family: each feature set at each capacity.
-pub fn designs(family: Family, rows: &[Inputs]) -> Vec<Design> {
+pub fn designs(family: Family, cores: u32, rows: &[Inputs]) -> Vec<Design> {
     let value = |f: &Feature, inputs: &Inputs| family.value(f.0, f.1, inputs);
-    features(family)
+    features(family, cores)
         .into_iter()
         .map(|features| {
             let names: Vec<String> = features.iter().map(|f| label(family, f.0, f.1)).collect();
@@ -123,10 +126,19 @@ pub fn designs(family: Family, rows: &[Inputs]) -> Vec<Design> {
 /// As [`Dataset::new`].
 pub fn dataset(
     family: Family,
+    cores: u32,
     samples: Vec<Sample>,
     rows: &[Inputs],
 ) -> Result<Dataset, DataError> {
-    Dataset::new(samples, designs(family, rows))
+    Dataset::new(samples, designs(family, cores, rows))
+}
+
+/// The feature of that label, as [`label`] writes it.
+fn feature(family: Family, text: &str) -> Option<Feature> {
+    match text.split_once('@') {
+        Some((name, capacity)) => Some((family.term(name)?, Some(capacity.parse().ok()?))),
+        None => Some((family.term(text)?, None)),
+    }
 }
 
 /// The mean of fitted designs as one model: each term's coefficients added up and divided by the
@@ -134,13 +146,14 @@ pub fn dataset(
 ///
 /// # Errors
 /// The fits make no model, as when every coefficient is zero.
-pub fn model(family: Family, fitted: &[Fitted]) -> Result<Model, ModelError> {
-    let all = features(family);
+pub fn model(family: Family, data: &Dataset, fitted: &[Fitted]) -> Result<Model, ModelError> {
     let mut sums: std::collections::BTreeMap<Feature, f64> = Default::default();
     for fit in fitted {
-        let Some(features) = all.get(fit.design) else { continue };
-        for (feature, coefficient) in features.iter().zip(&fit.coefficients) {
-            *sums.entry(*feature).or_default() += coefficient / fitted.len() as f64;
+        let Some(design) = data.designs().get(fit.design) else { continue };
+        for (name, coefficient) in design.features.iter().zip(&fit.coefficients) {
+            let feature = feature(family, name)
+                .ok_or_else(|| ModelError::Term { family: family.name(), term: name.clone() })?;
+            *sums.entry(feature).or_default() += coefficient / fitted.len() as f64;
         }
     }
     let terms = sums.into_iter().map(|((term, capacity), coefficient)| WeightedTerm {
@@ -167,7 +180,7 @@ pub fn fit_family(
     let fitted = train(data, &data.all(), Split::Shape, Strategy::Average)?;
     let folds = nested(data, Split::Shape, Strategy::Average)?;
     Ok(FamilyFit {
-        model: model(family, &fitted)?,
+        model: model(family, data, &fitted)?,
         confidence: confidence(family, data, rows, &folds, incumbents),
     })
 }
@@ -261,7 +274,7 @@ mod tests {
     #[test]
     fn every_family_stays_within_the_limit_of_coefficients() {
         for family in Family::ALL {
-            let mut all: Vec<Feature> = features(family).into_iter().flatten().collect();
+            let mut all: Vec<Feature> = features(family, 32).into_iter().flatten().collect();
             all.sort();
             all.dedup();
             assert!(all.len() <= MAX_COEFFICIENTS, "{}: {}", family.name(), all.len());
@@ -306,7 +319,7 @@ mod tests {
     fn the_model_is_the_mean_of_its_fits_and_predicts_what_it_was_made_of() {
         for family in Family::ALL {
             let (samples, rows) = synthetic(family);
-            let data = dataset(family, samples, &rows).unwrap();
+            let data = dataset(family, 16, samples, &rows).unwrap();
             let fitted = train(&data, &data.all(), Split::Shape, Strategy::Average).unwrap();
             let fit = fit_family(family, &data, &rows, &[]).unwrap();
             for (row, inputs) in rows.iter().enumerate() {

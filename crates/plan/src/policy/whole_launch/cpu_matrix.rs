@@ -25,7 +25,7 @@ pub(super) const INPUTS: [&str; 12] = [
 pub(super) const TERMS: [TermInfo; 12] = [
     term("launch", false, "a launch"),
     term("other_threads", false, "a thread that has to be woken"),
-    term("tiles", false, "a register tile in a K step"),
+    term("tiles", false, "a register tile in a K step, or the start of a group"),
     term("products", false, "a cycle of full-rate multiply-adds, padding of tiles included"),
     term("stalls", false, "a cycle by which loads or latency exceed the multiply-adds"),
     term("reloads", false, "a vector of sums that is read back for a further K step"),
@@ -70,23 +70,28 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let gathered = if mapping.pack_b && problem.transposed[1] { packed_b } else { 0.0 };
     let epilogue_steps = (problem.epilogue_ops + problem.epilogue_loads) as f64;
 
-    // A panel of B (one K step of a tile's columns) is read for every row of tiles; it stays in
-    // the level that holds it. A block of A is read for every column of tiles.
+    // A panel of B (one K step of a block of columns) is read for every row of tiles, from the
+    // level that holds it. Its rows of A are in the first level meanwhile; all of A's step is read
+    // again for every further block of columns.
     let mut level_bytes = [0.0; 4];
-    let tile_columns = (gn / (vectors * lanes)).ceil();
     let tile_rows = (gm / rows).ceil();
-    let panel_set = depth * gn.min(mapping.columns as f64) * bytes;
-    let block = gm * depth * bytes;
-    level_bytes[level(cpu, panel_set)] += (tile_rows - 1.0).max(0.0) * gn * k * bytes;
-    level_bytes[level(cpu, block)] += (tile_columns - 1.0).max(0.0) * gm * k * bytes;
-    // The first touch of operands and the result comes from the level that holds the launch.
-    let launch = (m * k + k * n) * operand + m * n * problem.output.bytes() as f64;
-    let first = (gm * k + gn * k) * operand + gm * gn * problem.output.bytes() as f64;
-    level_bytes[level(cpu, launch)] += first;
+    let block_columns = gn.min(mapping.columns as f64).max(1.0);
+    let column_blocks = (gn / block_columns).ceil();
+    let panel = depth * block_columns * bytes;
+    let step_of_a = gm * depth * bytes;
+    level_bytes[level(cpu, panel)] += (tile_rows - 1.0).max(0.0) * gn * k * bytes;
+    level_bytes[level(cpu, step_of_a)] += (column_blocks - 1.0).max(0.0) * gm * k * bytes;
+    // The first touch of operands comes from the level that holds the launch. A result that goes
+    // around the caches is written to memory once; any other is fetched and written back.
+    let output = problem.output.bytes() as f64;
+    let launch = level(cpu, (m * k + k * n) * operand + m * n * output);
+    level_bytes[launch] += (gm * k + gn * k) * operand;
+    let (to, times) = if mapping.stream { (3, 1.0) } else { (launch, 2.0) };
+    level_bytes[to] += times * gm * gn * output;
     Ok(padded(&[
         1.0,
         threads - 1.0,
-        groups * tiles * steps,
+        groups * (tiles * steps + 1.0),
         groups * tiles * k * multiply,
         groups * tiles * k * stall.max(0.0),
         groups * tiles * (steps - 1.0).max(0.0) * rows * vectors,

@@ -1,0 +1,207 @@
+//! The inputs of the `whole-launch` model on every kind of target: what changes between two
+//! candidates shows in them, and nothing in them is negative or infinite.
+
+mod common;
+
+use std::sync::Mutex;
+
+use common::*;
+use tilewright_plan::mapping::{CpuIsa, Mapping};
+use tilewright_plan::policy::whole_launch::{
+    Confidence, Family, FamilyFit, Inputs, Model, WeightedTerm, WholeLaunch,
+};
+use tilewright_plan::policy::{CandidateView, Policy, PolicyError, Score, Unit};
+use tilewright_plan::target::CpuFacts;
+use tilewright_plan::{Ranking, SpaceOptions, Target};
+
+/// A policy that notes the inputs of every candidate that it is asked for.
+#[derive(Default)]
+struct Probe(Mutex<Vec<(Mapping, Family, Inputs)>>);
+
+impl Policy for Probe {
+    fn name(&self) -> &str {
+        "probe"
+    }
+
+    fn unit(&self) -> Unit {
+        Unit::Microseconds
+    }
+
+    fn parameters(&self) -> String {
+        String::new()
+    }
+
+    fn score(&self, view: &CandidateView<'_>) -> Result<Score, PolicyError> {
+        let (family, inputs) = Family::of(view)?;
+        self.0.lock().unwrap().push((*view.mapping, family, inputs));
+        Ok(Score { program: 1.0, waves: 1.0, kernel: 1.0 })
+    }
+}
+
+fn inputs(
+    target: &Target,
+    op: &str,
+    shape: &[u64],
+    threads: Option<u32>,
+) -> Vec<(Mapping, Family, Inputs)> {
+    let probe = Probe::default();
+    let options = SpaceOptions { cpu_threads: threads, ..SpaceOptions::default() };
+    ranked_on(target, op, shape, &probe, options);
+    let seen = probe.0.into_inner().unwrap();
+    for (mapping, family, inputs) in &seen {
+        let used = &inputs[..family.inputs().len()];
+        assert!(used.iter().all(|v| v.is_finite() && *v >= 0.0), "{mapping:?}: {inputs:?}");
+        for term in 0..family.terms().len() {
+            let capacity = family.terms()[term].saturates.then_some(512);
+            let value = family.value(term, capacity, inputs);
+            assert!(value.is_finite() && value >= 0.0, "{mapping:?}: {value}");
+        }
+    }
+    seen
+}
+
+fn cpu(cores: u32) -> Target {
+    Target::cpu(CpuFacts::modest(CpuIsa::Avx512, cores))
+}
+
+fn input(family: Family, inputs: &Inputs, name: &str) -> f64 {
+    inputs[family.inputs().iter().position(|n| *n == name).unwrap()]
+}
+
+#[test]
+fn gpu_rows_count_bytes_once_and_again() {
+    let target = Target::apple_m1_max();
+    for (mapping, family, inputs) in inputs(&target, "softmax", &[128, 2048], None) {
+        let Mapping::Rows(m) = mapping else { panic!("rows") };
+        assert_eq!(family, Family::GpuRows);
+        // x is read and the result written, 4 bytes each; reload reads x once more.
+        let distinct = input(family, &inputs, "distinct_bytes");
+        assert_eq!(distinct, (128 * 2048 * 8) as f64);
+        let global = input(family, &inputs, "global_bytes");
+        assert_eq!(global - distinct, if m.cache { 0.0 } else { (128 * 2048 * 4) as f64 });
+    }
+}
+
+#[test]
+fn cpu_rows_show_what_a_mapping_changes() {
+    let seen = inputs(&cpu(2), "softmax", &[64, 4096], Some(2));
+    assert!(seen.len() >= 40);
+    let find = |wanted: &dyn Fn(&tilewright_plan::mapping::RowMapping) -> bool| {
+        let hit = seen.iter().find_map(|(m, family, inputs)| match m {
+            Mapping::Rows(m) if wanted(m) => Some((*family, *inputs)),
+            _ => None,
+        });
+        hit.unwrap()
+    };
+    let base = |m: &tilewright_plan::mapping::RowMapping| !m.cache && !m.fuse;
+    let (family, one) = find(&|m| base(m) && m.unroll == 4 && m.accumulators == 1);
+    assert_eq!(family, Family::CpuRows);
+    let (_, four) = find(&|m| base(m) && m.unroll == 4 && m.accumulators == 4);
+    assert!(input(family, &four, "chain") < input(family, &one, "chain"));
+    let (_, narrow) = find(&|m| base(m) && m.unroll == 1 && m.accumulators == 1);
+    assert!(input(family, &narrow, "loop_trips") > input(family, &one, "loop_trips"));
+    let (_, fused) = find(&|m| !m.cache && m.fuse && m.unroll == 4 && m.accumulators == 1);
+    assert!(input(family, &fused, "loop_trips") < input(family, &one, "loop_trips"));
+    assert_eq!((input(family, &one, "rows"), input(family, &one, "other_threads")), (32.0, 1.0));
+    let alone = inputs(&cpu(2), "softmax", &[64, 4096], Some(1));
+    assert_eq!(input(family, &alone[0].2, "rows"), 64.0);
+    assert_eq!(input(family, &alone[0].2, "other_threads"), 0.0);
+}
+
+#[test]
+fn cpu_products_show_what_a_mapping_changes() {
+    let seen = inputs(&cpu(2), "gemm", &[512, 512, 512], Some(1));
+    let family = Family::CpuMatrix;
+    assert!(seen.len() > 20);
+    for (mapping, found, inputs) in &seen {
+        let Mapping::CpuMatrix(m) = mapping else { panic!("a CPU product") };
+        assert_eq!(*found, family);
+        let packed = input(family, inputs, "packed_vectors");
+        assert_eq!(packed > 0.0, m.pack_a || m.pack_b, "{m:?}");
+        assert_eq!(input(family, inputs, "reloads") > 0.0, m.depth < 512, "{m:?}");
+        // No mapping does less than the product: 512³ multiply-adds, 16 lanes, 2 a cycle.
+        assert!(input(family, inputs, "products") >= 512f64.powi(3) / 32.0, "{m:?}");
+    }
+    let two = inputs(&cpu(2), "gemm", &[512, 512, 512], Some(2));
+    let most = |list: &[(Mapping, Family, Inputs)]| {
+        list.iter().map(|(_, f, i)| input(*f, i, "products")).fold(f64::INFINITY, f64::min)
+    };
+    assert!(most(&two) < most(&seen));
+}
+
+fn fitted(family: Family, term: &str) -> FamilyFit {
+    let index = family.term(term).unwrap();
+    let capacity = family.terms()[index].saturates.then_some(512);
+    let launch = WeightedTerm { term: 0, capacity: None, coefficient: 2.0 };
+    let one = WeightedTerm { term: index, capacity, coefficient: 0.01 };
+    FamilyFit {
+        model: Model::new(family, vec![launch, one]).unwrap(),
+        confidence: Confidence {
+            level: 0.9,
+            low: 0.5,
+            high: 2.0,
+            slack: 1.05,
+            margin: 1.2,
+            ranges: vec![[0.0, 1e12]; family.inputs().len()],
+            rows: 1,
+            cases: 1,
+            shapes: 1,
+        },
+    }
+}
+
+#[test]
+fn a_fit_ranks_and_advises() {
+    let target = Target::apple_m1_max();
+    let policy = WholeLaunch::new("apple-m1-max", vec![fitted(Family::GpuRows, "rounds")]);
+    let ranking: Ranking =
+        ranked_on(&target, "softmax", &[128, 2048], &policy, SpaceOptions::default());
+    let advice = ranking.advice.clone().unwrap();
+    let winner = kernel_score(ranking.winner().unwrap());
+    assert_eq!(advice.prediction, winner);
+    assert_eq!(advice.interval, [winner * 0.5, winner * 2.0]);
+    let near =
+        ranking.order.iter().filter(|i| kernel_score(&ranking.candidates[**i]) <= winner * 1.05);
+    assert_eq!(advice.shortlist, near.count());
+    assert!(ranking.explain(3).contains("predicted"));
+    // The winner's addends sum up to its score.
+    let terms: f64 = ranking.winner().unwrap().terms.iter().map(|t| t.value).sum();
+    assert!(close(terms, winner, 1e-12));
+    // What it has no fit of, and other targets, it doesn't price.
+    let options = SpaceOptions::default();
+    for (target, op, shape) in [
+        (Target::apple_m1_max(), "gemm", &[64, 64, 64][..]),
+        (Target::nvidia_h200(), "softmax", &[8, 64][..]),
+    ] {
+        let program = program(op, shape);
+        let facts = tilewright_ir::analysis::facts(&program);
+        let request = tilewright_plan::Request::new(&program, &facts).options(options.clone());
+        assert!(tilewright_plan::plan(&request, &target, &policy).is_err(), "{op}");
+    }
+}
+
+/// Candidates whose inputs are equal can't be told apart by any fit.
+#[test]
+fn few_candidates_coincide() {
+    for (target, op, shape) in [
+        (Target::apple_m1_max(), "softmax", &[128, 2048][..]),
+        (Target::apple_m1_max(), "gemm", &[512, 512, 512][..]),
+        (cpu(2), "softmax", &[64, 4096][..]),
+        (cpu(2), "layernorm", &[37, 1537][..]),
+        (cpu(2), "gemm", &[512, 512, 512][..]),
+        (cpu(2), "gemm", &[127, 193, 61][..]),
+    ] {
+        let seen = inputs(&target, op, shape, None);
+        let mut distinct: Vec<Vec<u64>> =
+            seen.iter().map(|(_, _, i)| i.iter().map(|v| v.to_bits()).collect()).collect();
+        distinct.sort();
+        distinct.dedup();
+        println!(
+            "{op} {shape:?} on {}: {} of {} distinct",
+            target.name,
+            distinct.len(),
+            seen.len()
+        );
+        assert!(distinct.len() * 2 > seen.len(), "{op} {shape:?}");
+    }
+}
