@@ -251,8 +251,7 @@ impl ProgramBuilder {
             .zip(&next)
             .map(|((init, inner), next)| Carry { init: *init, inner: *inner, next: *next })
             .collect();
-        let results: Vec<ValueId> =
-            types.iter().map(|t| self.value("out", t.clone())).collect();
+        let results: Vec<ValueId> = types.iter().map(|t| self.value("out", t.clone())).collect();
         self.push(Op::Loop { kind, index, carries, body: block }, results.clone());
         results
     }

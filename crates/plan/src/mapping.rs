@@ -173,9 +173,8 @@ pub struct GpuMatrixMapping {
 impl GpuMatrixMapping {
     /// BM, BN.
     pub fn block(&self) -> [u64; 2] {
-        [0, 1].map(|d| {
-            u64::from(self.warps[d]) * u64::from(self.lanes[d]) * u64::from(self.tile[d])
-        })
+        [0, 1]
+            .map(|d| u64::from(self.warps[d]) * u64::from(self.lanes[d]) * u64::from(self.tile[d]))
     }
 
     /// Threads of one group.

@@ -220,11 +220,9 @@ pub fn describe(mapping: &Mapping) -> String {
                 "tile {rows}x{width}, group {gm}x{gn}, depth {depth}, columns {columns}, \
                  {threads} threads"
             );
-            for (holds, word) in [
-                (*pack_a, ", A packed"),
-                (*pack_b, ", B packed"),
-                (*stream, ", streaming output"),
-            ] {
+            for (holds, word) in
+                [(*pack_a, ", A packed"), (*pack_b, ", B packed"), (*stream, ", streaming output")]
+            {
                 if holds {
                     text.push_str(word);
                 }

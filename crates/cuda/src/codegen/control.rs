@@ -14,8 +14,12 @@ impl Emitter<'_> {
         };
         // Tokens order the kernel; the machine counts commit groups.
         let is_data = |v: ValueId| self.kernel.values[v].ty != Type::Token;
-        let (carries, results): (Vec<Carry>, Vec<ValueId>) =
-            carries.iter().zip(&stmt.results).filter(|(_, r)| is_data(**r)).map(|(c, r)| (*c, *r)).unzip();
+        let (carries, results): (Vec<Carry>, Vec<ValueId>) = carries
+            .iter()
+            .zip(&stmt.results)
+            .filter(|(_, r)| is_data(**r))
+            .map(|(c, r)| (*c, *r))
+            .unzip();
         let (carries, results) = (carries.as_slice(), results.as_slice());
         let (lo, hi) = (self.val(*lo)?, self.val(*hi)?);
         if let (Val::Int(lo), Val::Int(hi)) = (lo, hi) {

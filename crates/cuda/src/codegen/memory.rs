@@ -20,7 +20,10 @@ struct Address {
 
 impl Emitter<'_> {
     /// The base of a place as a register and a number of elements, and its index register.
-    pub(super) fn parts(&mut self, place: &Place) -> Result<(Option<Reg>, i64, Option<Reg>), CodegenError> {
+    pub(super) fn parts(
+        &mut self,
+        place: &Place,
+    ) -> Result<(Option<Reg>, i64, Option<Reg>), CodegenError> {
         let (base, constant) = match self.val(place.base)? {
             Val::Reg(reg) => (Some(reg), 0),
             Val::Sum(reg, n) => (Some(reg), n),
@@ -141,7 +144,11 @@ impl Emitter<'_> {
 
     /// Predicates of a guard: whether all `width` elements take part, and whether element `v`
     /// does.
-    pub(super) fn guard(&mut self, guard: &Guard, width: usize) -> Result<(Reg, Vec<Reg>), CodegenError> {
+    pub(super) fn guard(
+        &mut self,
+        guard: &Guard,
+        width: usize,
+    ) -> Result<(Reg, Vec<Reg>), CodegenError> {
         match guard.test {
             GuardTest::Mask(mask) => {
                 let val = self.val(mask)?;

@@ -1,8 +1,8 @@
 //! The matrix problem.
 
 use tilewright_ir::DType;
-use tilewright_ir::facts::{MatrixDim, MatrixFacts, OperandFact};
 use tilewright_ir::Program;
+use tilewright_ir::facts::{MatrixDim, MatrixFacts, OperandFact};
 use tilewright_ir::program::{Access, DimKind, Extent, Op, Strides};
 
 use crate::request::{PlanError, Request};
