@@ -104,6 +104,10 @@ const STRETCH: f64 = 1024.0;
 const SCATTERED: f64 = 64.0;
 const SCATTERED_MOST: f64 = 0.8;
 const STREAMS: f64 = 8.0;
+/// Pages that are visited again before their translations are lost, and the part of the speed that
+/// is left when they are.
+const TRANSLATIONS: f64 = 2048.0;
+const LOST: f64 = 0.95;
 const PAGE: f64 = 4096.0;
 /// Part of a wait for the second level, and for what lies beyond, that computing doesn't hide.
 const EXPOSED_L2: f64 = 0.08;
@@ -236,7 +240,8 @@ impl<'a> Model<'a> {
         if source <= self.memory {
             source *= if scattered {
                 let row = f64::from(self.mapping.tile[1]) * self.lanes() * operand;
-                SCATTERED_MOST * row / (row + SCATTERED)
+                let found = if depth > TRANSLATIONS { LOST } else { 1.0 };
+                found * SCATTERED_MOST * row / (row + SCATTERED)
             } else {
                 stretch / (stretch + STRETCH)
             };
