@@ -68,7 +68,7 @@ rules! {
     SearchLabels "search.labels" "Every label is the median over rounds of the metric values of its samples."
     SearchIncumbent "search.incumbent" "The incumbent has the smallest score."
     SearchWinner "search.winner" "The winner is what the selection metric says, and was compiled, checked and measured afresh."
-    SearchControls "search.controls" "Every control is in every case, measured or with the reason why not."
+    SearchControls "search.controls" "Controls are measured as candidates are; one that is missing is missing in every case."
     CalibrationRows "calibration.rows" "The fit had every valid trial of every training case, with its label, and the hash of these rows."
     CalibrationFit "calibration.fit" "The coefficients are the nonnegative least-squares fit of the rows."
     CalibrationFolds "calibration.folds" "The regrets of every left-out shape follow from a fit without it."
