@@ -285,8 +285,8 @@ pub fn transfer(first: &str, second: &str, report: &TransferReport) -> String {
         percent(report.blind_mean),
         percent(report.blind_median)
     );
-    let _ = writeln!(out, "  fastest there: {}", printable(&report.fastest[1]));
-    let _ = writeln!(out, "  fastest here:  {}", printable(&report.fastest[0]));
+    let _ = writeln!(out, "  fastest on the second: {}", printable(&report.fastest[1]));
+    let _ = writeln!(out, "  fastest on the first:  {}", printable(&report.fastest[0]));
     out
 }
 

@@ -89,6 +89,16 @@ pub fn parse(value: &Value, limits: &Limits) -> Result<Space, ImportError> {
     })
 }
 
+/// The text of a cache file that its tuner left open: entries are appended with a comma after
+/// each, and the braces are closed when tuning ends. `None` if it doesn't look like one.
+pub(super) fn closed(bytes: &[u8]) -> Option<Vec<u8>> {
+    let text = bytes.trim_ascii_end();
+    let open = text.strip_suffix(b",")?;
+    let head = open.get(..open.len().min(1 << 16)).unwrap_or_default();
+    let named = head.windows(b"\"tune_params_keys\"".len()).any(|w| w == b"\"tune_params_keys\"");
+    named.then(|| [open, b"}}"].concat())
+}
+
 pub(super) fn fault(place: &str, problem: &str) -> ImportError {
     ImportError::format(place, problem)
 }
@@ -163,6 +173,26 @@ mod tests {
         assert_eq!((space.describe(best).as_str(), time), ("bx=1 mode=a", 2.0));
         assert_eq!(best.overheads.compilation, Some(3.0));
         assert_eq!(space.trials[1].time, Err(Failure::Compile));
+    }
+
+    #[test]
+    fn a_cache_file_that_was_left_open_reads() {
+        let whole = sample().to_string();
+        let entry = r#""1,a":"#;
+        let at = whole.find(entry).unwrap();
+        let brace = at + whole[at..].find("}").unwrap() + 1;
+        // serde_json sorts the keys: put the cache last, as the tuner does.
+        let open = format!(
+            r#"{{"device_name": "G", "kernel_name": "k", "problem_size": "", "tune_params_keys":
+            ["bx", "mode"], "tune_params": {{}}, "objective": "time", "cache": {{{},
+            "#,
+            &whole[at..brace]
+        );
+        let limits = Limits::default();
+        let read = super::super::detect(open.as_bytes(), &limits).unwrap();
+        let super::super::Imported::Spaces(spaces) = read else { panic!("a space") };
+        assert_eq!(spaces[0].trials.len(), 1);
+        assert!(super::super::detect(b"{\"a\": {\"b\": 1},", &limits).is_err());
     }
 
     #[test]

@@ -103,7 +103,10 @@ pub fn detect(bytes: &[u8], limits: &Limits) -> Result<Imported, ImportError> {
     if autoheuristic::looks_like(text) {
         return Ok(Imported::Spaces(autoheuristic::parse(text, limits)?));
     }
-    let value = file::json(bytes, limits)?;
+    let value = match (file::json(bytes, limits), kernel_tuner::closed(bytes)) {
+        (Err(ImportError::Json(_)), Some(closed)) => file::json(&closed, limits)?,
+        (parsed, _) => parsed?,
+    };
     let has = |key: &str| value.get(key).is_some();
     if has("cache") && has("tune_params_keys") {
         Ok(Imported::Spaces(vec![kernel_tuner::parse(&value, limits)?]))
