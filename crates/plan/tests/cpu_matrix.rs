@@ -97,7 +97,12 @@ fn one_row_streams_b_in_short_steps() {
 
 #[test]
 fn few_rows_do_not_copy_b() {
-    assert!(!pick([8, 4096, 4096], 1).pack_b);
+    for rows in [2, 4, 8, 16] {
+        let mapping = pick([rows, 4096, 4096], 1);
+        assert!(!mapping.pack_b, "{mapping:?}");
+        // Single cache lines of rows a page apart would come at a tenth of memory's speed.
+        assert!(mapping.tile[1] >= 3 || mapping.depth <= 8, "{mapping:?}");
+    }
 }
 
 #[test]

@@ -98,11 +98,14 @@ const MEMORY: f64 = 10.0;
 /// All cores together get this much more from memory than one.
 const MEMORY_SHARE: f64 = 1.7;
 /// Bytes that each stretch of consecutive elements of B costs beyond its own when it comes from
-/// memory, because the prefetchers start anew: a row of a block, if few enough rows are read at a
-/// time that they follow each; else a row of a tile, of which many are in flight.
+/// memory, because the prefetchers start anew.
 const STRETCH: f64 = 1024.0;
-const SCATTERED: f64 = 64.0;
+/// Rows of B in pages of their own, many of them in flight, a tile's row of each at a time: the
+/// most of the speed of memory that is reached, and the bytes of a tile's row at which half of
+/// that is. Single lines come at a tenth (16x4096x4096 by tiles of 16x16: 17 ms; of 8x48: 5).
 const SCATTERED_MOST: f64 = 0.8;
+const SCATTERED: f64 = 120.0;
+/// Up to this many rows at once are followed by the prefetchers, each as a stretch of its own.
 const STREAMS: f64 = 8.0;
 /// Pages that are visited again before their translations are lost, and the part of the speed that
 /// is left when they are.
@@ -112,6 +115,7 @@ const PAGE: f64 = 4096.0;
 /// Part of a wait for the second level, and for what lies beyond, that computing doesn't hide.
 const EXPOSED_L2: f64 = 0.08;
 const EXPOSED: f64 = 0.12;
+const EXPOSED_LOST: f64 = 1.0;
 /// Rows of A in one set of the first level that leave room for B, and what more of them cost, as
 /// a part of the computing.
 const SET_ROWS: u64 = 9;
@@ -241,7 +245,8 @@ impl<'a> Model<'a> {
             source *= if scattered {
                 let row = f64::from(self.mapping.tile[1]) * self.lanes() * operand;
                 let found = if depth > TRANSLATIONS { LOST } else { 1.0 };
-                found * SCATTERED_MOST * row / (row + SCATTERED)
+                let share = (row / SCATTERED) * (row / SCATTERED) * (row / SCATTERED);
+                found * SCATTERED_MOST * share / (share + 1.0)
             } else {
                 stretch / (stretch + STRETCH)
             };
@@ -260,7 +265,14 @@ impl<'a> Model<'a> {
         let level = self.speed(held);
         let level = if depth <= room(self.cpu.l2_bytes) { level } else { level.min(L3) };
         let again = if near { 0.0 } else { held / level };
-        let exposed = if level >= L2 { EXPOSED_L2 } else { EXPOSED };
+        // Beyond the second level the prefetchers don't follow rows that are a page apart.
+        let far = level < L2;
+        let lost = far && !self.mapping.pack_b && pitch >= PAGE;
+        let exposed = match (far, lost) {
+            (false, _) => EXPOSED_L2,
+            (true, false) => EXPOSED,
+            (true, true) => EXPOSED_LOST,
+        };
         let passes = (rows / unit).ceil().max(1.0);
         let one = compute / passes;
         let products = if self.mapping.pack_b {
