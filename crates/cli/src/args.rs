@@ -34,6 +34,10 @@ pub enum Command {
     Show(Box<ShowArgs>),
     /// Fit a cost model to measurements, and say what it is worth on shapes it hasn't seen.
     Calibrate(Box<crate::commands::calibrate::CalibrateArgs>),
+    /// Derive a study's record again from its raw samples: one verdict per rule. Needs no device.
+    Audit(crate::commands::audit::AuditArgs),
+    /// Write Markdown and one self-contained HTML page from a study's record.
+    Report(crate::commands::report::ReportArgs),
 }
 
 /// The ops, for the help of the commands that take one.

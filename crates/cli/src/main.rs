@@ -23,6 +23,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => commands::plan::run(args),
         Command::Show(args) => commands::show::run(args),
         Command::Calibrate(args) => commands::calibrate::run(args),
+        Command::Audit(args) => commands::audit::run(args),
+        Command::Report(args) => commands::report::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

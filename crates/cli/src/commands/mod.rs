@@ -1,8 +1,10 @@
 //! The commands.
 
+pub mod audit;
 pub mod calibrate;
 pub mod devices;
 pub mod plan;
+pub mod report;
 pub mod run;
 pub mod show;
 
