@@ -2,6 +2,8 @@
 //!
 //! The record's format is described in `docs/formats/record.md`.
 
+pub mod ablate;
+pub mod adhoc;
 pub mod bench;
 pub mod calibration;
 pub mod canonical;

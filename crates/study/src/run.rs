@@ -119,6 +119,33 @@ impl<'a> Session<'a> {
         self.store.dir()
     }
 
+    /// How far the record is.
+    pub fn progress(&self) -> Value {
+        let freeze = self.ledger.freeze().map(|e| e.hash.clone());
+        let cases = |set, kind, freeze: Option<&str>| {
+            let all: Vec<&Case> = self.study.set(set).collect();
+            let done = all.iter().filter(|c| self.ledger.case(kind, &c.id, freeze).is_some());
+            json!({"done": done.count(), "of": all.len()})
+        };
+        let labels = match freeze.as_deref() {
+            Some(hash) => cases(CaseSet::Holdout, Kind::Labels, Some(hash)),
+            None => json!({"done": 0, "of": self.study.set(CaseSet::Holdout).count()}),
+        };
+        let rounds = self.study.replay.rounds;
+        let replayed = freeze.as_deref().map_or(0, |hash| {
+            (0..rounds).filter(|r| self.ledger.round(*r as u64, hash).is_some()).count()
+        });
+        json!({
+            "study": self.study.name,
+            "search": cases(CaseSet::Training, Kind::Search, None),
+            "calibrated": self.ledger.of(Kind::Calibration).next().is_some(),
+            "freezes": self.ledger.of(Kind::Freeze).count(),
+            "freeze": freeze,
+            "labels": labels,
+            "replay": {"done": replayed, "of": rounds},
+        })
+    }
+
     /// Records a difference, or stops.
     fn change(
         &mut self,
