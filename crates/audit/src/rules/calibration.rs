@@ -148,6 +148,10 @@ fn relative<'a>(rows: impl Iterator<Item = &'a Row<'a>>) -> Vec<Vec<f64>> {
     rows.map(|r| r.values.iter().map(|v| v / r.label).collect()).collect()
 }
 
+/// A family of more terms or shapes than this isn't fitted again: a profile has at most 12 terms.
+const MAX_TERMS: usize = 64;
+const MAX_SHAPES: usize = 1000;
+
 fn refit(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mut Checks) {
     let coefficients: Vec<f64> = calibration.terms.iter().map(|t| t.coefficient).collect();
     let distance = violation(&relative(rows.iter()), &coefficients);
@@ -158,6 +162,11 @@ fn refit(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mut 
     // Predictions of every row by a fit without its shape.
     let mut held_out = vec![f64::NAN; rows.len()];
     let shapes: BTreeSet<&str> = rows.iter().map(|r| r.shape.as_str()).collect();
+    if coefficients.len() > MAX_TERMS || shapes.len() > MAX_SHAPES {
+        let (terms, shapes) = (coefficients.len(), shapes.len());
+        checks.fail(Rule::CalibrationFolds, format!("{place}: {terms} terms, {shapes} shapes"));
+        return;
+    }
     let mut derived: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for shape in &shapes {
         let training = relative(rows.iter().filter(|r| r.shape != *shape));

@@ -10,7 +10,9 @@ pub fn search_round(n: usize, rounds: usize, offset: usize, round: usize) -> Vec
     if n == 0 || rounds == 0 {
         return Vec::new();
     }
-    let mut order = rotated(n, (offset + round * n.div_ceil(rounds)) % n);
+    // Reduced first: a file may state any number.
+    let step = (round % n) * (n.div_ceil(rounds) % n);
+    let mut order = rotated(n, (offset % n + step) % n);
     if round % 2 == 1 {
         order.reverse();
     }

@@ -88,6 +88,9 @@ fn space(record: &Record, search: &Search, folder: &str, place: &str, checks: &m
     checks.that(Rule::SearchSpace, legal.len() as u64 == space.legal, || {
         format!("{place}: {} legal plans listed of {}", legal.len(), space.legal)
     });
+    if legal.len() as u64 != space.legal {
+        return;
+    }
     let ranks = (0..cap).map(|i| u128::from(i) * u128::from(space.legal) / u128::from(cap));
     let mut due: BTreeSet<u64> =
         ranks.filter_map(|rank| legal.get(usize::try_from(rank).ok()?).copied()).collect();

@@ -91,6 +91,31 @@ impl Record {
         dir
     }
 
+    /// Writes the hashes of the files as they are now into the entries. (The hash of the freeze
+    /// changes with it; what derives from it doesn't.)
+    pub fn reseal(&mut self) {
+        let files = &self.files;
+        let own = |body: &mut Value, file: &str, field: &str| {
+            if let (Some(bytes), true) = (files.get(file), body.get(field).is_some()) {
+                body[field] = json!(sha(bytes));
+            }
+        };
+        for (_, body) in &mut self.entries {
+            if let Some(file) = body["file"].as_str().map(str::to_string) {
+                own(body, &file, "sha256");
+            }
+            for list in ["families", "plans"] {
+                for item in body.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+                    let file = item["file"].as_str().unwrap().to_string();
+                    own(item, &file, "sha256");
+                }
+            }
+            own(body, "machine.json", "machine_sha256");
+            own(body, "profile.json", "profile_sha256");
+            own(body, "protocol.json", "protocol_sha256");
+        }
+    }
+
     pub fn json(&self, path: &str) -> Value {
         serde_json::from_slice(&self.files[path]).unwrap()
     }
