@@ -38,6 +38,19 @@ pub enum Command {
     Audit(crate::commands::audit::AuditArgs),
     /// Write Markdown and one self-contained HTML page from a study's record.
     Report(crate::commands::report::ReportArgs),
+    /// Run a study: search, calibrate, freeze, label, replay, sum up.
+    Study(crate::commands::study::StudyArgs),
+    /// Measure every candidate of a case (or of a study's training cases).
+    Search(crate::commands::search::SearchArgs),
+    /// Fix plans and protocol of a record's hold-out.
+    Freeze(crate::commands::freeze::FreezeArgs),
+    /// Label a frozen record's hold-out and measure its rounds.
+    Replay(crate::commands::replay::ReplayArgs),
+    /// Measure every combination of a few factors of a mapping.
+    Ablate(crate::commands::ablate::AblateArgs),
+    /// The process in which a study's candidates and controls run.
+    #[command(hide = true)]
+    StudyWorker(crate::commands::worker::WorkerArgs),
 }
 
 /// The ops, for the help of the commands that take one.

@@ -25,6 +25,12 @@ fn main() -> ExitCode {
         Command::Calibrate(args) => commands::calibrate::run(args),
         Command::Audit(args) => commands::audit::run(args),
         Command::Report(args) => commands::report::run(args),
+        Command::Study(args) => commands::study::run(args),
+        Command::Search(args) => commands::search::run(args),
+        Command::Freeze(args) => commands::freeze::run(args),
+        Command::Replay(args) => commands::replay::run(args),
+        Command::Ablate(args) => commands::ablate::run(args),
+        Command::StudyWorker(args) => commands::worker::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,12 +1,18 @@
 //! The commands.
 
+pub mod ablate;
 pub mod audit;
 pub mod calibrate;
 pub mod devices;
+pub mod freeze;
 pub mod plan;
+pub mod replay;
 pub mod report;
 pub mod run;
+pub mod search;
 pub mod show;
+pub mod study;
+pub mod worker;
 
 use crate::error::CliError;
 use std::io::Write;
