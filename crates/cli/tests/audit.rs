@@ -4,7 +4,7 @@
 #[allow(clippy::duplicate_mod)]
 mod records;
 
-use records::{Directory, Record};
+use records::{Directory, Record, schema};
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -39,6 +39,7 @@ fn a_valid_record_passes_and_is_reported() {
     let other = Directory::new("cli-other");
     let report = run(&["report", path(&dir), "--json", "-o", path(&other)]);
     let value: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(schema::check("report", &value), [""; 0]);
     assert_eq!(value["audit"], "pass");
     assert!(other.read("report.html").contains("</html>"));
 }
@@ -51,6 +52,7 @@ fn a_changed_record_fails_with_code_1_and_a_witness() {
     let audit = run(&["audit", path(&dir), "--json"]);
     assert_eq!(audit.status.code(), Some(1));
     let value: Value = serde_json::from_slice(&audit.stdout).unwrap();
+    assert_eq!(schema::check("audit", &value), [""; 0]);
     assert_eq!(value["verdict"], "fail");
     let rules = value["rules"].as_array().unwrap();
     let labels = rules.iter().find(|r| r["rule"] == "search.labels").unwrap();

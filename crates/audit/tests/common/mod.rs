@@ -4,6 +4,7 @@
 mod measure;
 mod model;
 mod results;
+pub mod schema;
 
 use measure::{Cases, case_list, floor, label_of, order_of_round, samples, trial};
 use serde_json::{Value, json};
