@@ -53,8 +53,14 @@ pub struct Code {
 ///
 /// # Errors
 /// [`CpuError::Unsupported`] names a construct without code; [`CpuError::Malformed`] means that
-/// the kernel doesn't validate.
+/// the kernel doesn't validate (checked in debug builds only).
 pub fn compile(kernel: &Kernel, options: Options) -> Result<Code, CpuError> {
+    if cfg!(debug_assertions)
+        && let Err(errors) = tilewright_kernel::validate::validate(kernel)
+    {
+        let first = errors.first().map(ToString::to_string).unwrap_or_default();
+        return Err(CpuError::malformed(format!("{}: {first}", kernel.name)));
+    }
     let select::Selected { lir, scratch_bytes, streams } =
         select::Select::new(kernel, options)?.run()?;
     Ok(Code { blob: emit::encode(&lir, options.isa)?, scratch_bytes, streams })

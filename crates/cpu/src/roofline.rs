@@ -63,7 +63,7 @@ fn flops(isa: CpuIsa, dtype: DType, pool: &Pool, threads: usize) -> Option<f64> 
     let groups = threads as u64;
     let mut b = KernelBuilder::new("multiply_add", lanes, 1);
     let group = b.grid(Size::Const(groups), 1);
-    let out = b.buffer("out", dtype, Access::InOut, 4, ArgSource::Free);
+    let out = b.buffer("out", dtype, Access::InOut, dtype.bytes(), ArgSource::Free);
     let base = b.mul_int(group, i64::from(lanes));
     let place = Place::strided(Memory::Global(out), base, 1);
     let start = b.load1(place, None);

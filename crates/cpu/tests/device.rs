@@ -7,7 +7,7 @@ mod common;
 use common::*;
 use tilewright_cpu::{CpuDevice, CpuError, CpuOptions, Streaming};
 use tilewright_ir::DType;
-use tilewright_ir::program::{Access, MapOp, ReduceOp};
+use tilewright_ir::program::{Access, MapOp};
 use tilewright_kernel::builder::KernelBuilder;
 use tilewright_kernel::kernel::*;
 use tilewright_plan::mapping::CpuIsa;
@@ -124,11 +124,11 @@ fn what_has_no_code_is_refused_by_name() {
     let mut b = KernelBuilder::new("wide", 32, 2);
     b.grid(Size::Const(1), 1);
     assert!(refused(b.finish()).contains("2 subgroups"));
-    let mut b = KernelBuilder::new("lanes", 3, 1);
+    let mut b = KernelBuilder::new("lanes", 2, 1);
     b.grid(Size::Const(1), 1);
-    assert!(refused(b.finish()).contains("3 lanes"));
+    assert!(refused(b.finish()).contains("2 lanes"));
     let mut b = single("swizzled", 16);
-    let layout = Layout::Swizzled(Swizzle::B32);
+    let layout = Layout::Swizzled(Swizzle::B64);
     let shared = b.shared("tile", DType::F32, 8, 16, layout);
     let zero = b.int(0);
     let one = b.literal(1.0, DType::F32);
@@ -138,10 +138,10 @@ fn what_has_no_code_is_refused_by_name() {
     let x = input(&mut b, "x", DType::F16);
     let zero = b.int(0);
     let v = b.load1(Place::strided(x, zero, 1), None);
-    let v = b.collective(Collective::Reduce(ReduceOp::Add), v);
+    let v = b.collective(Collective::ShuffleXor(1), v);
     let y = output(&mut b, "y", DType::F16);
     b.store(Place::strided(y, zero, 1), &[v], None);
-    assert!(refused(b.finish()).contains("reduction of f16"));
+    assert!(refused(b.finish()).contains("shuffle of 16-bit"));
 }
 
 #[test]

@@ -127,6 +127,8 @@ pub struct Select<'k> {
     pub groups: Vec<V>,
     /// Fragments.
     pub fragments: Fragments,
+    /// Scope and number of items there when the statement at hand began.
+    start: (usize, usize),
     /// Number of each statement, in pre-order, by address.
     numbers: HashMap<usize, u32>,
     konsts: HashMap<Konst, V>,
@@ -182,6 +184,7 @@ impl<'k> Select<'k> {
             scratch_bytes,
             groups: Vec::new(),
             fragments: Fragments::new(kernel)?,
+            start: (0, 0),
             numbers,
             konsts: HashMap::new(),
         };
@@ -465,7 +468,10 @@ impl<'k> Select<'k> {
             each_reg(item, &mut |x, _| found |= x == v);
             found
         };
-        let first = items.iter().position(|item| mentions(item, from));
+        // What this statement has appended: older items can't mention a fresh register.
+        let start = if self.start.0 == level { self.start.1.min(items.len()) } else { 0 };
+        let first = items[start..].iter().position(|item| mentions(item, from));
+        let first = first.map(|at| at + start);
         let renamed = match first {
             Some(first) if !konst && !shared && self.levels[from.0 as usize] as usize == level => {
                 // `from` must be written first, and `to` not be read after that.
@@ -505,6 +511,8 @@ impl<'k> Select<'k> {
     }
 
     fn stmt(&mut self, stmt: &Stmt) -> Res<()> {
+        let level = self.level() as usize;
+        self.start = (level, self.scopes[level].items.len());
         let result = || {
             stmt.results
                 .first()
