@@ -353,7 +353,7 @@ impl<'a> Bench<'a> {
     ) -> Result<(String, u64, u64, f64), StudyError> {
         let reference = self.reference(subject, seed)?;
         let which = usize::from(data == DataKind::Random);
-        let output = reference.outputs[which].iter().next().ok_or_else(|| StudyError::Case {
+        let output = reference.outputs[which].first().ok_or_else(|| StudyError::Case {
             case: subject.case.id.clone(),
             message: "the program has no output".to_string(),
         })?;

@@ -148,10 +148,7 @@ fn rows_text(rows: &[CalibrationRow]) -> String {
 ///
 /// # Errors
 /// The profile has none.
-pub fn fit_of<'a>(
-    profile: &'a WholeLaunchProfile,
-    family: Family,
-) -> Result<&'a FamilyFit, StudyError> {
+pub fn fit_of(profile: &WholeLaunchProfile, family: Family) -> Result<&FamilyFit, StudyError> {
     profile.fits.iter().find(|f| f.model.family() == family).ok_or_else(|| {
         StudyError::Calibration {
             family: family.name().to_string(),

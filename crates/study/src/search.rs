@@ -284,7 +284,7 @@ fn measure_round(
             }
             Ok(())
         };
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         beside(bench, &mut journal)?;
     }
     for (at, candidate) in order.iter().enumerate() {

@@ -288,11 +288,14 @@ fn compile_one(
     Ok((Compiled { handle, kernel_sha256 }, compile_ns, artifact))
 }
 
+/// Why a candidate has no kernel: the rule that refused it, if one did, and the words.
+type Refusal = (Option<String>, String);
+
 fn lower_and_compile(
     device: &Arc<dyn Device>,
     subject: &Subject,
     plan: usize,
-) -> Result<(Lowered, Box<dyn tilewright_runtime::Executable>), (Option<String>, String)> {
+) -> Result<(Lowered, Box<dyn tilewright_runtime::Executable>), Refusal> {
     let lowered = subject
         .plan
         .lower(plan)
