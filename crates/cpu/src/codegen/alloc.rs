@@ -3,8 +3,8 @@
 //! An interval runs from a register's first definition to its last use, stretched to the end of
 //! every loop that it enters from outside. Item `i` reads at position `2i` and writes at `2i+1`,
 //! so a result may take the register of an operand that dies there. When a bank is full, the
-//! interval with the smallest weight (uses, times 8 per loop level) lives in memory instead:
-//! constants in the pool, everything else in a frame object. Emission reloads such operands into
+//! interval with the smallest density (uses, times 8 per loop level, over the length) lives in
+//! memory instead: constants in the pool, everything else in a frame object. Emission reloads such operands into
 //! reserved scratch registers or folds them into the instruction.
 
 use super::lir::{Bank, Base, Item, Konst, Lir, Mem, Operand, Role, TileInput, V, W};
@@ -45,7 +45,7 @@ pub struct Interval {
     pub start: u32,
     /// Last position.
     pub end: u32,
-    /// Cost of keeping it in memory.
+    /// Cost of keeping it in memory, per position of its length.
     pub weight: f32,
     hint: Option<V>,
 }
@@ -177,8 +177,8 @@ fn intervals(lir: &Lir) -> (Vec<Interval>, Vec<Region>) {
                 hint: None,
             });
             life.end = life.end.max(to);
-            // A constant in memory mostly folds into its user, at little cost.
-            life.weight += if konst { 0.5 * weight } else { weight };
+            // A constant in memory mostly folds into its user, at next to no cost.
+            life.weight += if konst { 0.1 * weight } else { weight };
         });
         if let Item::Move { to, from } = item {
             for (a, b) in [(*to, *from), (*from, *to)] {
@@ -199,6 +199,7 @@ fn intervals(lir: &Lir) -> (Vec<Interval>, Vec<Region>) {
                 life.end = end;
             }
         }
+        life.weight /= (life.end - life.start + 1) as f32;
     }
     lives.sort_by_key(|l| (l.start, l.v));
     (lives, tiles)
