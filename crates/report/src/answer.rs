@@ -1,7 +1,7 @@
 //! What the study found, in a few sentences, and everything that went against it.
 
 use crate::Report;
-use crate::format::{percent, ratio, time};
+use crate::format::{percent, plain, ratio, time};
 use crate::table::Tone;
 use std::collections::BTreeMap;
 use tilewright_audit::Outcome;
@@ -51,6 +51,11 @@ impl crate::results::Results {
 pub fn lines(report: &Report) -> Vec<Line> {
     let results = &report.results;
     let mut out = Vec::new();
+    let open = report.record.ledger.first();
+    if open.is_some_and(|e| e.body.get("quick").and_then(|q| q.as_bool()) == Some(true)) {
+        let text = "A quick run: few cases, few samples. It shows that the study works, no more.";
+        out.push(line(false, text.to_string()));
+    }
     for family in &results.families {
         let regret = &family.regret;
         if let (Some(mean), Some(max)) = (regret.challenger.mean, regret.challenger.max) {
@@ -143,7 +148,7 @@ pub fn misses(report: &Report) -> Vec<String> {
     let mut out = Vec::new();
     let mut absent: BTreeMap<&str, usize> = BTreeMap::new();
     for rule in results.gate.rules.iter().filter(|r| !r.passed) {
-        let value = rule.value.map_or_else(|| "no value".to_string(), |v| format!("{v:.4}"));
+        let value = rule.value.map_or_else(|| "no value".to_string(), plain);
         out.push(format!("gate: {} is {value}, the limit is {}", rule.rule, rule.limit));
     }
     for case in &results.cases {

@@ -32,6 +32,12 @@ pub fn ratio(value: f64) -> String {
     if value < 10.0 { format!("{value:.3}×") } else { format!("{}×", significant(value, 3)) }
 }
 
+/// A figure of no unit: at most four decimals, none that are zero.
+pub fn plain(value: f64) -> String {
+    let text = format!("{value:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
 /// A number of an axis.
 pub fn tick(value: f64) -> String {
     match value.abs() {
@@ -64,6 +70,8 @@ mod tests {
         assert_eq!(percent(0.3437), "34.4\u{a0}%");
         assert_eq!(ratio(1.0754), "1.075×");
         assert_eq!(ratio(28.66), "28.7×");
+        assert_eq!((plain(1.09312), plain(0.25)), ("1.0931".to_string(), "0.25".to_string()));
+        assert_eq!((plain(24.0), plain(0.0)), ("24".to_string(), "0".to_string()));
         assert_eq!(or_dash(None, percent), "–");
         assert_eq!(tick(250_000.0), "250k");
     }

@@ -2,7 +2,7 @@
 
 use crate::Report;
 use crate::answer::is_control;
-use crate::format::{or_dash, percent, ratio, short, time};
+use crate::format::{or_dash, percent, plain, ratio, short, time};
 use crate::results::{Choice, Spread};
 use crate::table::{Cell, Table, Tone};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn gate(report: &Report) -> Table {
         let result = if rule.passed { ("holds", Tone::Good) } else { ("missed", Tone::Bad) };
         table.rows.push(vec![
             Cell::text(&rule.rule),
-            Cell::number(or_dash(rule.value, |v| format!("{v:.4}"))),
+            Cell::number(or_dash(rule.value, plain)),
             Cell::number(format!("{}", rule.limit)),
             Cell::mark(result.0, result.1),
         ]);

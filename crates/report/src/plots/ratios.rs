@@ -9,6 +9,9 @@ use crate::svg::{Curve, Drawing, Plot, Scale, WIDTH};
 
 const ROW: f64 = 34.0;
 
+/// Height of a further mark in a row.
+const MARK: f64 = 10.0;
+
 /// A row of a chart of ratios.
 struct Row<'a> {
     case: &'a CaseResult,
@@ -99,7 +102,8 @@ fn chart(
     }
     let mut d = Drawing::default();
     let top = 8.0 + d.legend(12.0, legend);
-    let bottom = top + ROW * rows.len() as f64;
+    let height = |row: &Row<'_>| ROW + MARK * row.marks.len().saturating_sub(1) as f64;
+    let bottom = top + rows.iter().map(height).sum::<f64>();
     let from = (low.max(1e-6) / 1.02, high * 1.02);
     let scale = Scale { curve: Curve::Log, from, to: (18.0, WIDTH - 24.0) };
     // Over a narrow range powers of ten say nothing.
@@ -119,14 +123,21 @@ fn chart(
         }
     }
     d.line(scale.at(1.0), top, scale.at(1.0), bottom, "axis");
-    for (i, row) in rows.iter().enumerate() {
-        let y = top + ROW * i as f64;
+    let mut y = top;
+    for row in rows {
         d.text(10.0, y + 13.0, "start", "", &row.case.case);
         let line = y + 23.0;
         if let Some(noise) = row.case.noise() {
-            d.rect(scale.at(1.0 / noise), line - 6.0, scale.at(noise), 12.0, "band");
+            d.rect(
+                scale.at(1.0 / noise),
+                line - 6.0,
+                scale.at(noise),
+                height(row) - ROW + 12.0,
+                "band",
+            );
         }
-        for (spread, about, class, ring) in &row.marks {
+        for (k, (spread, about, class, ring)) in row.marks.iter().enumerate() {
+            let line = line + MARK * k as f64;
             let about = format!(
                 "{about}: {} [{}, {}]",
                 ratio(spread.median),
@@ -146,6 +157,7 @@ fn chart(
                 false => d.dot(x, line, &format!("dot {class}"), &about),
             }
         }
+        y += height(row);
     }
     Some(Plot {
         title: title.to_string(),

@@ -65,8 +65,12 @@ fn plot(report: &Report, ceiling: &Ceiling, dtype: &str) -> Option<Plot> {
     let high_x = points.iter().map(|p| p.intensity).fold(peak / slowest, f64::max) * 2.0;
     let low_y = least(&mut points.iter().map(|p| p.rate)) / 2.0;
     let names = families(report);
-    let legend: Vec<(&str, &str, bool)> =
-        names.iter().enumerate().map(|(n, name)| (*name, series(n), false)).collect();
+    let legend: Vec<(&str, &str, bool)> = names
+        .iter()
+        .enumerate()
+        .map(|(n, name)| (*name, series(n), false))
+        .filter(|(_, class, _)| points.iter().any(|p| p.series == *class))
+        .collect();
     let mut d = Drawing::default();
     let top = 26.0 + d.legend(12.0, &legend);
     let bottom = top + 300.0;
@@ -95,7 +99,8 @@ fn plot(report: &Report, ceiling: &Ceiling, dtype: &str) -> Option<Plot> {
     Some(Plot {
         title: format!("Roofline, {dtype}, {} threads", ceiling.threads),
         caption: "Challengers of the held-out cases under the ceilings that were measured with \
-                  the record. Bytes are those of the tensors, each once."
+                  the record. Bytes are those of the tensors, each once; cases whose \
+                  operations weren't counted are left out."
             .to_string(),
         body: d.finish(),
         height: bottom + 42.0,
