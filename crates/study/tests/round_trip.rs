@@ -70,7 +70,7 @@ fn training() -> Training {
                 samples: vec![1.0 / (i + 3) as f64, 0.1 + 0.2],
             },
             inputs,
-            incumbent: i % 2 == 0,
+            incumbent: i.is_multiple_of(2),
         }
     };
     Training {
