@@ -23,6 +23,7 @@ pub mod replay;
 pub mod results;
 pub mod run;
 pub mod search;
+pub mod simulate;
 pub mod spec;
 pub mod stats;
 pub mod store;
