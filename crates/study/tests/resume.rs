@@ -12,9 +12,18 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tilewright_cpu::{CpuDevice, CpuOptions};
-use tilewright_runtime::Device;
+use tilewright_ir::DType;
+use tilewright_kernel::kernel::Kernel;
+use tilewright_plan::Target;
+use tilewright_runtime::{
+    ArgValue, Capabilities, Device, Executable, ResourceReport, Roofline, RuntimeError,
+};
+use tilewright_study::adhoc;
 use tilewright_study::bench::{Setup, Silent};
+use tilewright_study::canonical::derive;
 use tilewright_study::meter::Simulated;
+use tilewright_study::record::{FrozenFile, Outcome, ProtocolFile, SearchFile};
+use tilewright_study::results::{Evidence, results};
 use tilewright_study::run::Session;
 use tilewright_study::spec::Study;
 use tilewright_study::worker::{Launch, control, serve};
@@ -79,10 +88,71 @@ fn device() -> Result<Arc<dyn Device>, String> {
     Ok(Arc::new(CpuDevice::new(options).map_err(|e| e.to_string())?))
 }
 
+/// A device some of whose candidates kill or hang the process that launches them.
+struct Saboteur(CpuDevice);
+
+struct Bomb;
+
+impl Executable for Bomb {
+    unsafe fn launch(&self, _args: &[ArgValue]) -> Result<(), RuntimeError> {
+        std::process::abort()
+    }
+    fn disassembly(&self) -> String {
+        String::new()
+    }
+    fn report(&self) -> ResourceReport {
+        ResourceReport::default()
+    }
+}
+
+struct Sleeper;
+
+impl Executable for Sleeper {
+    unsafe fn launch(&self, _args: &[ArgValue]) -> Result<(), RuntimeError> {
+        loop {
+            std::thread::sleep(Duration::from_secs(60));
+        }
+    }
+    fn disassembly(&self) -> String {
+        String::new()
+    }
+    fn report(&self) -> ResourceReport {
+        ResourceReport::default()
+    }
+}
+
+impl Device for Saboteur {
+    fn capabilities(&self) -> &Capabilities {
+        self.0.capabilities()
+    }
+    fn target(&self) -> &Target {
+        self.0.target()
+    }
+    fn compile(&self, launches: &[Kernel]) -> Result<Box<dyn Executable>, RuntimeError> {
+        let text: String = launches.iter().map(Kernel::to_string).collect();
+        match derive(&text) % 7 {
+            0 => Ok(Box::new(Bomb)),
+            1 => Ok(Box::new(Sleeper)),
+            // Dies while it compiles.
+            2 => std::process::abort(),
+            _ => self.0.compile(launches),
+        }
+    }
+    fn roofline(&self, _dtype: DType, _threads: usize) -> Option<Roofline> {
+        None
+    }
+}
+
 fn worker(args: &[String]) -> Result<(), String> {
     let (input, output) = (BufReader::new(std::io::stdin()), std::io::stdout());
     match args {
         [flag, name] if flag == "--control" => control::serve(name, 1, &Simulated, input, output),
+        _ if std::env::var_os("SABOTAGE").is_some() => {
+            let options = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+            let device = CpuDevice::new(options).map_err(|e| e.to_string())?;
+            let device: Arc<dyn Device> = Arc::new(Saboteur(device));
+            serve::serve(&device, &Simulated, input, output)
+        }
         _ => serve::serve(&device()?, &Simulated, input, output),
     }
     .map_err(|e| e.to_string())
@@ -104,8 +174,134 @@ fn study(dir: &Path) -> Result<(), String> {
 
 fn tests() -> Result<(), String> {
     let root = std::env::temp_dir().join(format!("tilewright-resume-{}", std::process::id()));
-    let result = killed_and_resumed(&root);
+    let result = killed_and_resumed(&root)
+        .and_then(|()| bad_model(&root.join("whole")))
+        .and_then(|()| sabotaged_candidates_are_trials())
+        .and_then(|()| full_disk(&root.join("full")));
     let _ = std::fs::remove_dir_all(&root);
+    result
+}
+
+/// A model that picks the slowest candidate fails the gate that one which picks the fastest
+/// passes.
+fn bad_model(dir: &Path) -> Result<(), String> {
+    fn read<T: serde::de::DeserializeOwned>(path: PathBuf) -> Result<T, String> {
+        let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+        serde_json::from_slice(&bytes).map_err(|e| e.to_string())
+    }
+    let mut protocol: ProtocolFile = read(dir.join("protocol.json"))?;
+    protocol.acceptance.regret_mean = Some(0.03);
+    let profile = std::fs::read_to_string(dir.join("profile.json")).map_err(|e| e.to_string())?;
+    let tilewright_plan::Profile::WholeLaunch(profile) =
+        tilewright_plan::Profile::from_json(&profile).map_err(|e| e.to_string())?
+    else {
+        return Err("the profile is of another policy".to_string());
+    };
+    let (mut searches, mut labels): (Vec<SearchFile>, Vec<SearchFile>) = (vec![], vec![]);
+    for id in &protocol.training {
+        searches.push(read(dir.join(format!("search/{id}.json")))?);
+    }
+    for id in &protocol.holdout {
+        labels.push(read(dir.join(format!("labels/{id}.json")))?);
+    }
+    let mut rounds = Vec::new();
+    for round in 0..protocol.replay.rounds {
+        rounds.push(read(dir.join(format!("replay/round-{round:02}.json")))?);
+    }
+    for (slowest, passes) in [(false, true), (true, false)] {
+        let mut frozen: Vec<FrozenFile> = Vec::new();
+        for (id, labels) in protocol.holdout.iter().zip(&labels) {
+            let mut file: FrozenFile = read(dir.join(format!("frozen/{id}.json")))?;
+            let pick = labels.labels().reduce(|a, b| {
+                let better = if slowest { b.1 > a.1 } else { b.1 < a.1 };
+                if better { b } else { a }
+            });
+            file.challenger.candidate = pick.ok_or("no label")?.0;
+            frozen.push(file);
+        }
+        let evidence = Evidence {
+            protocol: &protocol,
+            profile: &profile,
+            freeze: "",
+            freezes: 1,
+            searches: &searches,
+            frozen: &frozen,
+            labels: &labels,
+            rounds: &rounds,
+        };
+        let value = results(&evidence).ok_or("no results")?;
+        if value["gate"]["passed"] != passes {
+            return Err(format!("slowest picks {slowest}: the gate says {}", value["gate"]));
+        }
+    }
+    Ok(())
+}
+
+/// Candidates that kill or hang their worker are recorded, and the others are measured.
+fn sabotaged_candidates_are_trials() -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let setup = Setup {
+        device: device()?,
+        meter: &Simulated,
+        worker: Launch {
+            program,
+            args: vec!["worker".to_string()],
+            env: vec![("SABOTAGE".to_string(), "1".to_string())],
+        },
+        progress: &Silent,
+        record_changes: false,
+    };
+    let text = "name = \"sabotage\"\nthreads = 1\n[[family]]\nops = [\"softmax\"]\ntraining = \
+                [\"5x300\"]\n[search]\ndeadline_ms = 1500\nsample_ms = 0.1\nwarmup_ms = 0.1\n";
+    let study = Study::parse(text, false)?;
+    let file = adhoc::search(&setup, &study).map_err(|e| e.to_string())?;
+    let count = |outcome| file.trials.iter().filter(|t| t.outcome == outcome).count();
+    let (valid, crashed, hung) =
+        (count(Outcome::Valid), count(Outcome::Crashed), count(Outcome::Hung));
+    println!("{valid} valid, {crashed} crashed, {hung} hung");
+    let all = valid + crashed + hung == file.trials.len();
+    if !all || valid == 0 || crashed == 0 || hung == 0 || file.selection.winner.is_none() {
+        return Err(format!("{valid} valid, {crashed} crashed, {hung} hung: {file:?}"));
+    }
+    Ok(())
+}
+
+/// On a full disk a study stops with an error that says so, keeps what was there, and goes on
+/// when there is room again.
+fn full_disk(dir: &Path) -> Result<(), String> {
+    std::fs::create_dir_all(dir).map_err(|e| e.to_string())?;
+    let mount = |options: &str| {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", options, "none"]).arg(dir);
+        command.stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+    };
+    if !mount("size=96k") {
+        println!("no full disk: file systems can't be mounted here");
+        return Ok(());
+    }
+    let result = (|| {
+        let record = dir.join("record");
+        let program = std::env::current_exe().map_err(|e| e.to_string())?;
+        let output =
+            Command::new(program).arg("study").arg(&record).output().map_err(|e| e.to_string())?;
+        let message = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() || !message.contains("No space left") {
+            return Err(format!("a full disk gave: {message}"));
+        }
+        if !record.join("ledger.jsonl").is_file() {
+            return Err("nothing is left of a study on a full disk".to_string());
+        }
+        if !mount("remount,size=64m") {
+            return Err("the disk can't be made larger".to_string());
+        }
+        let status = start(&record)?.wait().map_err(|e| e.to_string())?;
+        if !status.success() {
+            return Err("the study doesn't go on when there is room".to_string());
+        }
+        audit(&record)
+    })();
+    let _ = Command::new("umount").arg(dir).status();
+    println!("a full disk stops a study and loses nothing");
     result
 }
 
