@@ -5,6 +5,8 @@
 //! Times are simulated (a function of the kernel text), so that two runs can be compared byte by
 //! byte. Run without arguments this program is the test; with them it is a study or a worker.
 
+mod schema;
+
 use std::collections::BTreeMap;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -175,11 +177,47 @@ fn study(dir: &Path) -> Result<(), String> {
 fn tests() -> Result<(), String> {
     let root = std::env::temp_dir().join(format!("tilewright-resume-{}", std::process::id()));
     let result = killed_and_resumed(&root)
+        .and_then(|()| schemas(&root.join("whole")))
         .and_then(|()| bad_model(&root.join("whole")))
         .and_then(|()| sabotaged_candidates_are_trials())
         .and_then(|()| full_disk(&root.join("full")));
     let _ = std::fs::remove_dir_all(&root);
     result
+}
+
+/// Every JSON file of a record is what `schemas/` says.
+fn schemas(dir: &Path) -> Result<(), String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../schemas");
+    let mut checked = 0;
+    for (name, bytes) in files(dir)? {
+        let text = name.to_string_lossy().to_string();
+        let schema = match text.split('/').next().unwrap_or_default() {
+            "search" | "labels" => "search",
+            "calibration" => "record-calibration",
+            "frozen" => "frozen",
+            "replay" => "replay",
+            "machine.json" => "machine",
+            "protocol.json" => "protocol",
+            "results.json" => "results",
+            "ledger.jsonl" => "ledger-entry",
+            _ => continue,
+        };
+        let path = root.join(format!("{schema}.schema.json"));
+        let rules = std::fs::read_to_string(&path).map_err(|e| format!("{schema}: {e}"))?;
+        let rules: serde_json::Value = serde_json::from_str(&rules).map_err(|e| e.to_string())?;
+        let lines = String::from_utf8(bytes).map_err(|e| e.to_string())?;
+        for line in lines.lines() {
+            let value = serde_json::from_str(line).map_err(|e| e.to_string())?;
+            let mut faults = Vec::new();
+            schema::faults(&rules, &rules, &value, "", &mut faults);
+            if !faults.is_empty() {
+                return Err(format!("{text} isn't what its schema says: {faults:#?}"));
+            }
+            checked += 1;
+        }
+    }
+    println!("{checked} values are what their schemas say");
+    Ok(())
 }
 
 /// A model that picks the slowest candidate fails the gate that one which picks the fastest
