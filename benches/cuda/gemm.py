@@ -9,11 +9,12 @@ each case, the planner's best first.
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
+
+from harness import Worker, graph_of, time_graph
 
 SHAPES = [(32, 32, 32), (128, 128, 128), (127, 193, 61), (256, 1024, 128), (513, 257, 129),
           (1024, 128, 256), (512, 512, 512), (1024, 1024, 1024), (2048, 2048, 2048),
@@ -23,57 +24,6 @@ AIMS = {(32, 32, 32): 1.8, (128, 128, 128): 2.8, (127, 193, 61): 2.4, (256, 1024
         (513, 257, 129): 4.6, (1024, 128, 256): 5.4, (512, 512, 512): 10.5,
         (1024, 1024, 1024): 52, (16, 4096, 4096): 28}
 ROUNDS = 5
-
-
-class Worker:
-    def __init__(self, path):
-        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, **request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            return {"error": "the worker ended"}
-        return json.loads(line)
-
-
-def graph_of(call, budget_us=3000.0):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-        side.synchronize()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record(side)
-        for _ in range(5):
-            call()
-        end.record(side)
-        side.synchronize()
-        once = start.elapsed_time(end) * 1e3 / 5
-        n = max(2, min(400, int(budget_us / max(once, 0.5))))
-        g = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(g, stream=side):
-            for _ in range(n):
-                call()
-    torch.cuda.synchronize()
-    g.replay()
-    torch.cuda.synchronize()
-    return g, n
-
-
-def time_graph(pair, rounds=3):
-    g, n = pair
-    out = []
-    for _ in range(rounds):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        g.replay()
-        end.record()
-        torch.cuda.synchronize()
-        out.append(start.elapsed_time(end) * 1e3 / n)
-    return statistics.median(out)
 
 
 def describe(row):
@@ -105,7 +55,7 @@ def main():
         a = torch.rand(m, k, device="cuda") * 2 - 1
         b = torch.rand(k, n, device="cuda") * 2 - 1
         c = torch.empty(m, n, device="cuda")
-        peer = graph_of(lambda: torch.mm(a, b, out=c))
+        peer = graph_of(lambda: torch.mm(a, b, out=c), fewest=2, most=400)
         samples = {"ours": [], "ours_again": [], "cublas": []}
         for r in range(ROUNDS):
             names = list(samples)

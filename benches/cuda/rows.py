@@ -8,13 +8,14 @@ medians. An A/A row (ours twice) gives the noise floor of the case.
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 
 import torch
 import triton
 import triton.language as tl
+
+from harness import Worker, graph_of, time_graph
 
 SHAPES = [(23, 769), (37, 1537), (128, 2048), (256, 3072), (1024, 4096), (768, 6144), (128, 8193),
           (64, 12289), (4096, 4096), (32768, 1024), (16384, 8192), (8192, 32768), (4096, 131072)]
@@ -60,63 +61,12 @@ def layernorm_kernel(x, g, b, y, n, BLOCK: tl.constexpr):
 KERNELS = {"softmax": softmax_kernel, "rmsnorm": rmsnorm_kernel, "layernorm": layernorm_kernel}
 
 
-class Worker:
-    def __init__(self, path):
-        self.process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def ask(self, **request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            return {"error": "the worker ended"}
-        return json.loads(line)
-
-
 def eager(op, n, gamma, beta):
     if op == "softmax":
         return lambda x: torch.softmax(x, -1)
     if op == "rmsnorm":
         return lambda x: torch.nn.functional.rms_norm(x, (n,), gamma, 1e-5)
     return lambda x: torch.nn.functional.layer_norm(x, (n,), gamma, beta, 1e-5)
-
-
-def graph_of(call, budget_us=3000.0):
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-        side.synchronize()
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record(side)
-        for _ in range(5):
-            call()
-        end.record(side)
-        side.synchronize()
-        once = start.elapsed_time(end) * 1e3 / 5
-        n = max(3, min(500, int(budget_us / max(once, 0.5))))
-        g = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(g, stream=side):
-            for _ in range(n):
-                call()
-    torch.cuda.synchronize()
-    g.replay()
-    torch.cuda.synchronize()
-    return g, n
-
-
-def time_graph(pair, rounds=3):
-    g, n = pair
-    out = []
-    for _ in range(rounds):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record()
-        g.replay()
-        end.record()
-        torch.cuda.synchronize()
-        out.append(start.elapsed_time(end) * 1e3 / n)
-    return statistics.median(out)
 
 
 def main():
