@@ -174,6 +174,13 @@ pub enum Reply {
     },
 }
 
+impl Reply {
+    /// Whether the worker owes nothing more after it, until it is asked again.
+    pub fn is_last(&self) -> bool {
+        !matches!(self, Reply::Compiled { .. } | Reply::Rejected { .. })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,5 +1,9 @@
 //! A worker process as its study sees it: requests with a deadline, and a new process after a
 //! crash or a hang.
+//!
+//! A worker only runs while it owes an answer. Between answers its whole process group is stopped:
+//! the thread pools of many libraries spin for a while after a call, and would otherwise take the
+//! cores from whatever is measured next.
 
 use super::message::{Reply, Request};
 use std::io::{BufRead, BufReader, Write};
@@ -37,6 +41,10 @@ pub enum Failure {
 }
 
 /// A running worker.
+///
+/// It leads a process group of its own, so that helpers that it starts are stopped and killed with
+/// it. When this program dies, the system sends hang-up to the stopped members of the group, which
+/// ends them.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -61,6 +69,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null());
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let mut child = command.spawn().map_err(start)?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             let _ = child.kill();
@@ -101,12 +111,14 @@ impl Process {
     /// # Errors
     /// The process died.
     pub fn send(&mut self, request: &Request) -> Result<(), Failure> {
+        self.signal(Signal::Continue);
         let line = serde_json::to_string(request).map_err(|e| Failure::Protocol(e.to_string()))?;
         let sent = writeln!(self.stdin, "{line}").and_then(|()| self.stdin.flush());
         sent.map_err(|_| self.crashed())
     }
 
-    /// Waits for the next reply. A process that says nothing in time is killed.
+    /// Waits for the next reply. A process that says nothing in time is killed; one that has said
+    /// all that it owes is stopped until the next request.
     ///
     /// # Errors
     /// It died, hangs, or says something else.
@@ -118,8 +130,12 @@ impl Process {
                 // Lines of other programs, such as a runtime's greeting, aren't replies.
                 Ok(line) if !line.trim_start().starts_with('{') => {}
                 Ok(line) => {
-                    return serde_json::from_str(&line)
-                        .map_err(|e| Failure::Protocol(e.to_string()));
+                    let reply: Reply = serde_json::from_str(&line)
+                        .map_err(|e| Failure::Protocol(e.to_string()))?;
+                    if reply.is_last() {
+                        self.signal(Signal::Stop);
+                    }
+                    return Ok(reply);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     self.kill();
@@ -132,6 +148,7 @@ impl Process {
 
     fn crashed(&mut self) -> Failure {
         // It may only have closed its pipes.
+        self.signal(Signal::Kill);
         let _ = self.child.kill();
         Failure::Crashed(match self.child.wait() {
             Ok(status) => describe(status),
@@ -140,9 +157,37 @@ impl Process {
     }
 
     fn kill(&mut self) {
+        self.signal(Signal::Kill);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+
+    /// Sends a signal to the whole group. It may have ended already, which is no error.
+    #[cfg(unix)]
+    fn signal(&self, signal: Signal) {
+        let number = match signal {
+            Signal::Stop => libc::SIGSTOP,
+            Signal::Continue => libc::SIGCONT,
+            Signal::Kill => libc::SIGKILL,
+        };
+        if let Ok(group) = libc::pid_t::try_from(self.child.id())
+            && group > 1
+        {
+            // SAFETY: a system call without pointers. The child hasn't been waited for while this
+            // value is in use, so its number can't have passed to another group.
+            unsafe { libc::kill(-group, number) };
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn signal(&self, _signal: Signal) {}
+}
+
+#[derive(Clone, Copy)]
+enum Signal {
+    Stop,
+    Continue,
+    Kill,
 }
 
 fn describe(status: std::process::ExitStatus) -> String {
@@ -185,6 +230,31 @@ mod tests {
             shell("echo hello; echo \"{\\\"reply\\\":\\\"$GREETING\\\",\\\"version\\\":null}\"");
         assert_eq!(process.next(LONG), Ok(Reply::Ready { version: None }));
         assert_eq!(process.next(LONG), Err(Failure::Crashed("exit code 0".to_string())));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_worker_runs_only_while_it_owes_an_answer() {
+        let state = |process: &Process| {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.child.id()));
+            stat.unwrap().rsplit(") ").next().and_then(|s| s.chars().next()).unwrap()
+        };
+        let wait_for = |process: &Process, stopped: bool| {
+            let until = Instant::now() + LONG;
+            while (state(process) == 'T') != stopped {
+                assert!(Instant::now() < until, "state {}", state(process));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let ready = r#"echo '{"reply":"ready","version":null}'"#;
+        let mut process = shell(&format!("{ready}; read x; {ready}; while :; do :; done"));
+        assert_eq!(process.next(LONG), Ok(Reply::Ready { version: None }));
+        wait_for(&process, true);
+        process.send(&Request::Exit).unwrap();
+        assert_eq!(process.next(LONG), Ok(Reply::Ready { version: None }));
+        wait_for(&process, true);
+        process.signal(Signal::Continue);
+        wait_for(&process, false);
     }
 
     #[test]
