@@ -122,6 +122,7 @@ impl Program {
                     code_bytes: code.blob.bytes.len() as u64,
                     scratch_bytes: code.scratch_bytes,
                     spills: code.blob.spills.iter().map(|n| u64::from(*n)).sum(),
+                    ..ResourceReport::default()
                 }
             }
             Program::Portable(_) => ResourceReport::default(),

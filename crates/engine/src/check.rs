@@ -1,6 +1,7 @@
 //! A checked run: poisoned outputs between guard zones, every element against the oracle, inputs
 //! unchanged afterwards.
 
+use crate::bound::Bound;
 use crate::compile::Compiled;
 use crate::error::EngineError;
 use crate::handle::LaunchOptions;
@@ -13,7 +14,7 @@ use tilewright_ir::DType;
 use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::interp::{self, Bindings, Outputs};
 use tilewright_ir::program::{Access, Op, Program, TensorId};
-use tilewright_runtime::{Buffer, RuntimeError, memory};
+use tilewright_runtime::{Buffer, DeviceBuffer, RuntimeError, memory};
 
 /// Sizes and scalars of one launch, by name.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +37,14 @@ impl LaunchValues {
             *size = Some(value.ok_or_else(|| EngineError::MissingSize(dim.name.clone()))?);
         }
         Ok(sizes)
+    }
+
+    /// Calls `f` with these values as launch options.
+    pub fn with_options<T>(&self, f: impl FnOnce(&LaunchOptions) -> T) -> T {
+        let dims: Vec<(&str, u64)> = self.dims.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+        let scalars: Vec<(&str, f64)> =
+            self.scalars.iter().map(|(n, v)| (n.as_str(), *v)).collect();
+        f(&LaunchOptions { dims: &dims, scalars: &scalars })
     }
 }
 
@@ -128,8 +137,45 @@ pub struct CheckedRun {
     pub inputs: Vec<Buffer>,
     /// What was written.
     pub outputs: Vec<Buffer>,
+    /// The tensors in the device's memory, where the device has its own.
+    pub resident: Option<ResidentTensors>,
     /// The outcome.
     pub report: CheckReport,
+}
+
+/// Tensors in a device's memory.
+#[derive(Debug)]
+pub struct ResidentTensors {
+    /// What is read.
+    pub inputs: Vec<DeviceBuffer>,
+    /// What is written.
+    pub outputs: Vec<DeviceBuffer>,
+}
+
+impl CheckedRun {
+    /// Binds the compiled code to the tensors of this run, to time it. An output that the program
+    /// also reads keeps being updated by each launch.
+    ///
+    /// # Errors
+    /// A broken precondition.
+    pub fn bind<'a>(
+        &'a mut self,
+        compiled: &'a Compiled,
+        values: &LaunchValues,
+    ) -> Result<Bound<'a>, EngineError> {
+        let (inputs, mut outputs): (Vec<&'a dyn Input>, Vec<&'a mut dyn Output>) =
+            match &mut self.resident {
+                Some(resident) => (
+                    resident.inputs.iter().map(|b| b as &dyn Input).collect(),
+                    resident.outputs.iter_mut().map(|b| b as &mut dyn Output).collect(),
+                ),
+                None => (
+                    self.inputs.iter().map(|b| b as &dyn Input).collect(),
+                    self.outputs.iter_mut().map(|b| b as &mut dyn Output).collect(),
+                ),
+            };
+        values.with_options(|options| Ok(compiled.bind_all(options, &inputs, &mut outputs)?))
+    }
 }
 
 /// Runs once and checks everything against the oracle.
@@ -184,7 +230,31 @@ pub fn run_against(
     let before: Vec<u64> = inputs.iter().map(fingerprint).collect();
     let untouched: Vec<Vec<u8>> =
         outputs.iter().zip(reference).map(|(buffer, output)| gaps(buffer, output)).collect();
-    launch(compiled, values, &inputs, &mut outputs)?;
+    let mut inputs = inputs;
+    let mut broken = Broken::default();
+    let resident = match compiled.handle().executable().queue().cloned() {
+        None => {
+            launch(compiled, values, &inputs, &mut outputs)?;
+            None
+        }
+        Some(queue) => {
+            let upload = |buffers: &[Buffer]| -> Result<Vec<DeviceBuffer>, RuntimeError> {
+                buffers.iter().map(|b| DeviceBuffer::from_host(&queue, b)).collect()
+            };
+            let mut on_device =
+                ResidentTensors { inputs: upload(&inputs)?, outputs: upload(&outputs)? };
+            launch_resident(compiled, values, &mut on_device)?;
+            broken = Broken::of(&on_device)?;
+            // What the device holds now is what is checked, inputs included.
+            for (host, device) in inputs.iter_mut().zip(&on_device.inputs) {
+                device.download(host)?;
+            }
+            for (host, device) in outputs.iter_mut().zip(&on_device.outputs) {
+                device.download(host)?;
+            }
+            Some(on_device)
+        }
+    };
 
     let names = |access: fn(Access) -> bool| {
         signature.tensors.iter().filter(move |t| access(t.access)).map(|t| t.name.clone())
@@ -197,18 +267,18 @@ pub fn run_against(
         changed_inputs: Vec::new(),
         written_gaps: Vec::new(),
     };
-    for ((buffer, name), before) in inputs.iter().zip(&input_names).zip(before) {
-        if !buffer.guards_intact() {
+    for (i, ((buffer, name), before)) in inputs.iter().zip(&input_names).zip(before).enumerate() {
+        if !buffer.guards_intact() || broken.inputs.contains(&i) {
             report.broken_guards.push(name.clone());
         }
         if fingerprint(buffer) != before {
             report.changed_inputs.push(name.clone());
         }
     }
-    for (((buffer, name), output), untouched) in
-        outputs.iter().zip(output_names).zip(reference).zip(untouched)
+    for (i, (((buffer, name), output), untouched)) in
+        outputs.iter().zip(output_names).zip(reference).zip(untouched).enumerate()
     {
-        if !buffer.guards_intact() {
+        if !buffer.guards_intact() || broken.outputs.contains(&i) {
             report.broken_guards.push(name.clone());
         }
         if gaps(buffer, output) != untouched {
@@ -226,7 +296,7 @@ pub fn run_against(
         };
         report.outputs.push(OutputCheck { tensor: name, comparison });
     }
-    Ok(CheckedRun { inputs, outputs, report })
+    Ok(CheckedRun { inputs, outputs, resident, report })
 }
 
 /// Launches with buffers.
@@ -239,13 +309,47 @@ pub fn launch(
     inputs: &[Buffer],
     outputs: &mut [Buffer],
 ) -> Result<(), EngineError> {
-    let dims: Vec<(&str, u64)> = values.dims.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-    let scalars: Vec<(&str, f64)> = values.scalars.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-    let options = LaunchOptions { dims: &dims, scalars: &scalars };
     let inputs: Vec<&dyn Input> = inputs.iter().map(|b| b as &dyn Input).collect();
     let mut outputs: Vec<&mut dyn Output> =
         outputs.iter_mut().map(|b| b as &mut dyn Output).collect();
-    Ok(compiled.run_with(&options, &inputs, &mut outputs)?)
+    values.with_options(|options| Ok(compiled.run_with(options, &inputs, &mut outputs)?))
+}
+
+/// Launches with tensors in the device's memory.
+///
+/// # Errors
+/// A refused or failed launch.
+pub fn launch_resident(
+    compiled: &Compiled,
+    values: &LaunchValues,
+    tensors: &mut ResidentTensors,
+) -> Result<(), EngineError> {
+    let inputs: Vec<&dyn Input> = tensors.inputs.iter().map(|b| b as &dyn Input).collect();
+    let mut outputs: Vec<&mut dyn Output> =
+        tensors.outputs.iter_mut().map(|b| b as &mut dyn Output).collect();
+    values.with_options(|options| Ok(compiled.run_with(options, &inputs, &mut outputs)?))
+}
+
+/// Positions of device tensors whose guard zones were overwritten.
+#[derive(Default)]
+struct Broken {
+    inputs: Vec<usize>,
+    outputs: Vec<usize>,
+}
+
+impl Broken {
+    fn of(tensors: &ResidentTensors) -> Result<Self, RuntimeError> {
+        let broken = |buffers: &[DeviceBuffer]| -> Result<Vec<usize>, RuntimeError> {
+            let mut found = Vec::new();
+            for (i, buffer) in buffers.iter().enumerate() {
+                if !buffer.guards_intact()? {
+                    found.push(i);
+                }
+            }
+            Ok(found)
+        };
+        Ok(Broken { inputs: broken(&tensors.inputs)?, outputs: broken(&tensors.outputs)? })
+    }
 }
 
 /// The oracle's outputs with their error scales. Scalars are rounded to their types first, as a

@@ -1,7 +1,8 @@
 //! From a plan to compiled code: the best candidate that lowering and the device accept.
 
+use crate::bound::Bound;
 use crate::error::{EngineError, RejectedPlan};
-use crate::handle::{Bound, Handle, LaunchOptions};
+use crate::handle::{Handle, LaunchOptions};
 use crate::launch_error::LaunchError;
 use crate::plan::{Plan, PlanOptions};
 use crate::tensor::{Input, Output};
@@ -105,7 +106,7 @@ impl Compiled {
     pub fn describe(&self) -> String {
         match self.origin.chosen {
             Some(candidate) => self.origin.plan.describe(candidate),
-            None => "general lowering, slow".to_string(),
+            None => GENERAL.to_string(),
         }
     }
 
@@ -165,13 +166,30 @@ impl Compiled {
     ) -> Result<Bound<'a>, LaunchError> {
         self.handle.bind(options, inputs, outputs)
     }
+
+    /// As [`Compiled::bind`], for any number of outputs.
+    ///
+    /// # Errors
+    /// A broken precondition.
+    pub fn bind_all<'a>(
+        &'a self,
+        options: &LaunchOptions,
+        inputs: &[&'a dyn Input],
+        outputs: &mut [&'a mut dyn Output],
+    ) -> Result<Bound<'a>, LaunchError> {
+        self.handle.bind_all(options, inputs, outputs)
+    }
 }
+
+/// How a plan without candidates is described.
+const GENERAL: &str = "general lowering, slow";
 
 fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
     plan.require()?;
     if plan.general.is_some() {
         let lowered = plan.lower_general()?;
-        let executable = device.compile(&lowered.launches)?;
+        let executable = device.compile(&lowered.launches);
+        let executable = executable.map_err(|e| e.under_plan(GENERAL))?;
         return join(plan, None, Vec::new(), lowered.launches, executable);
     }
     let mut rejected = Vec::new();
@@ -196,7 +214,7 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
                 reject(rule, failure.detail);
                 continue;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error.under_plan(&plan.describe(candidate)).into()),
         };
         return join(plan, Some(candidate), rejected, lowered.launches, executable);
     }
@@ -210,7 +228,8 @@ fn join(
     launches: Vec<Kernel>,
     executable: Box<dyn Executable>,
 ) -> Result<Compiled, EngineError> {
-    let handle = Handle::new(&plan.program, &launches, executable)?;
+    let text = chosen.map_or_else(|| GENERAL.to_string(), |c| plan.describe(c));
+    let handle = Handle::of_plan(&plan.program, &launches, executable, text)?;
     let origin = Origin { plan: plan.clone(), chosen, rejected, launches };
     Ok(Compiled { handle, origin: Arc::new(origin) })
 }

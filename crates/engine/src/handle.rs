@@ -1,17 +1,20 @@
 //! The launch handle: compiled code with its contract. A launch checks every precondition, puts
 //! the arguments in place on the stack and calls the code; it doesn't allocate, hash or lock
-//! (unless the code needs scratch, whose buffers one launch at a time may use).
+//! (unless the code needs scratch, whose buffers one launch at a time may use, or runs on a device
+//! with memory of its own and is given host tensors, which are copied there and back).
 
+use crate::bound::{Bound, Resident};
 use crate::launch_error::LaunchError;
+use crate::scratch::{Needs, Scratch};
 use crate::signature::{MAX_ITEMS, Signature, Sizes};
+use crate::staging::Staged;
 use crate::tensor::{Input, Output, TensorArg};
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_ir::entity::Id;
 use tilewright_ir::program::{Access, Bounds, Op, Program};
 use tilewright_kernel::kernel::{Arg, ArgKind, ArgSource, Kernel};
 use tilewright_kernel::lower::{self, Precondition};
-use tilewright_runtime::{ArgValue, Buffer, Executable, RuntimeError};
+use tilewright_runtime::{ArgValue, Executable, Failure, MemorySpace, RuntimeError, Stage};
 
 /// Most arguments of all kernels of one launch together.
 const MAX_ARGS: usize = 64;
@@ -48,7 +51,14 @@ struct Code {
     /// The program that they are about.
     program: Program,
     slots: Vec<Slot>,
-    scratch: Mutex<Vec<Buffer>>,
+    /// What scratch the kernels need.
+    needs: Needs,
+    /// Scratch of the launches that aren't bound.
+    scratch: Mutex<Scratch>,
+    /// The memory that the kernels use.
+    space: MemorySpace,
+    /// The plan in one line, for errors; empty where none is known.
+    plan: String,
     executable: Box<dyn Executable>,
 }
 
@@ -63,24 +73,48 @@ impl Handle {
         launches: &[Kernel],
         executable: Box<dyn Executable>,
     ) -> Result<Self, LaunchError> {
+        Handle::of_plan(program, launches, executable, String::new())
+    }
+
+    /// As [`Handle::new`], with the plan in one line, which errors of the device then name.
+    ///
+    /// # Errors
+    /// As [`Handle::new`].
+    pub fn of_plan(
+        program: &Program,
+        launches: &[Kernel],
+        executable: Box<dyn Executable>,
+        plan: String,
+    ) -> Result<Self, LaunchError> {
         let signature = Signature::of(program)?;
         check_gathers(program)?;
         let preconditions = lower::preconditions(program);
         let mut slots = Vec::new();
-        let mut scratch: Vec<(String, Buffer)> = Vec::new();
+        let mut needs = Needs::default();
         for kernel in launches {
             for (id, arg) in kernel.args.iter() {
-                slots.push(slot(&signature, kernel, id.index(), arg, &mut scratch)?);
+                slots.push(slot(&signature, kernel, id.index(), arg, &mut needs)?);
             }
         }
         if slots.len() > MAX_ARGS {
             let (what, count, limit) = ("kernel arguments", slots.len(), MAX_ARGS);
             return Err(LaunchError::TooMany { what, count, limit });
         }
-        let scratch = Mutex::new(scratch.into_iter().map(|(_, buffer)| buffer).collect());
+        let scratch = Mutex::new(needs.allocate(executable.queue())?);
+        let space = executable.queue().map_or(MemorySpace::Host, |queue| queue.space());
         let scalars = vec![None; signature.scalars.len()];
         let program = program.clone();
-        let code = Code { signature, preconditions, program, slots, scratch, executable };
+        let code = Code {
+            signature,
+            preconditions,
+            program,
+            slots,
+            needs,
+            scratch,
+            space,
+            plan,
+            executable,
+        };
         Ok(Handle { code: Arc::new(code), scalars })
     }
 
@@ -113,7 +147,8 @@ impl Handle {
     }
 
     /// Runs once with stated sizes and scalars. Outputs are the program's written tensors in
-    /// order.
+    /// order. On a device with memory of its own, tensors in host memory are copied to it first,
+    /// and outputs back afterwards.
     ///
     /// # Errors
     /// As [`Handle::run`].
@@ -123,15 +158,28 @@ impl Handle {
         inputs: &[&dyn Input],
         outputs: &mut [&mut dyn Output],
     ) -> Result<(), LaunchError> {
+        let mut tensors = [NOTHING; MAX_ITEMS];
+        let count = self.tensors(inputs, outputs, &mut tensors)?;
+        let tensors = &mut tensors[..count];
         let mut words = [ArgValue::Index(0); MAX_ARGS];
-        let count = self.arguments(options, inputs, outputs, &mut words)?;
+        let staged = match self.code.executable.queue() {
+            None => None,
+            Some(queue) => Some(Staged::upload(queue, &self.code.signature, tensors)?),
+        };
+        let count = self.arguments(options, tensors, &mut words)?;
         // SAFETY: `arguments` checked sizes, alignment and aliasing of borrows that outlive this
         // call; outputs are borrowed exclusively.
-        unsafe { self.execute(&mut words[..count]) }
+        unsafe { self.execute(&mut words[..count]) }?;
+        match staged {
+            // SAFETY: the host outputs are still borrowed exclusively by `outputs`.
+            Some(staged) => Ok(unsafe { staged.download() }?),
+            None => Ok(()),
+        }
     }
 
     /// Checks everything once and keeps the borrows, for repeated launches that cost nothing
-    /// beyond the code itself.
+    /// beyond the code itself. On a device with memory of its own the tensors are
+    /// [`DeviceBuffer`](tilewright_runtime::DeviceBuffer)s.
     ///
     /// # Errors
     /// A broken precondition.
@@ -141,31 +189,57 @@ impl Handle {
         inputs: &[&'a dyn Input],
         mut outputs: [&'a mut dyn Output; N],
     ) -> Result<Bound<'a>, LaunchError> {
-        let mut words = [ArgValue::Index(0); MAX_ARGS];
-        let count = self.arguments(options, inputs, &mut outputs, &mut words)?;
-        Ok(Bound { handle: self, args: words[..count].to_vec(), borrows: PhantomData })
+        self.bind_all(options, inputs, &mut outputs)
     }
 
-    /// Checks a launch and fills in the kernel arguments; scratch slots stay zero.
-    fn arguments(
-        &self,
+    /// As [`Handle::bind`], for any number of outputs.
+    ///
+    /// # Errors
+    /// A broken precondition.
+    pub fn bind_all<'a>(
+        &'a self,
         options: &LaunchOptions,
-        inputs: &[&dyn Input],
-        outputs: &mut [&mut dyn Output],
-        words: &mut [ArgValue; MAX_ARGS],
-    ) -> Result<usize, LaunchError> {
-        const NOTHING: TensorArg = TensorArg {
-            ptr: std::ptr::null_mut(),
-            len: 0,
-            dtype: tilewright_ir::DType::F32,
-            shape: None,
-            strides: None,
-        };
-        let given = (inputs.len(), outputs.len());
+        inputs: &[&'a dyn Input],
+        outputs: &mut [&'a mut dyn Output],
+    ) -> Result<Bound<'a>, LaunchError> {
         let mut tensors = [NOTHING; MAX_ITEMS];
-        let count = self.code.signature.tensors.len();
+        let count = self.tensors(inputs, outputs, &mut tensors)?;
+        let mut words = [ArgValue::Index(0); MAX_ARGS];
+        let count = self.arguments(options, &tensors[..count], &mut words)?;
+        let mut args = words[..count].to_vec();
+        let code = &self.code;
+        let Some(queue) = code.executable.queue() else {
+            return Ok(Bound::on_host(self, args));
+        };
+        // Launches of one queue run one after another, but those of two bindings may alternate
+        // kernel by kernel, so each has scratch of its own.
+        let mut scratch = code.needs.allocate(Some(queue))?;
+        self.fill_scratch(&mut scratch, &mut args);
+        // SAFETY: the arguments were checked; the tensors are borrowed for 'a, and the binding
+        // keeps the scratch and waits for the queue before it goes.
+        let launch = unsafe { code.executable.prepare(&args) }.map_err(|e| self.failed(e))?;
+        let launch = launch.ok_or_else(|| {
+            let what = "a device with a queue prepared no launch".to_string();
+            self.failed(RuntimeError::Backend(Failure {
+                op: code.program.name.clone(),
+                plan: String::new(),
+                stage: Stage::Launch,
+                detail: what,
+            }))
+        })?;
+        Ok(Bound::on_device(self, Resident::new(launch, queue, scratch)))
+    }
+
+    /// Collects the tensors of a launch in the program's order.
+    fn tensors<'t>(
+        &self,
+        inputs: &'t [&dyn Input],
+        outputs: &'t mut [&mut dyn Output],
+        tensors: &mut [TensorArg<'t>; MAX_ITEMS],
+    ) -> Result<usize, LaunchError> {
+        let given = (inputs.len(), outputs.len());
         let (mut next_input, mut next_output) = (inputs.iter(), outputs.iter_mut());
-        for (sig, arg) in self.code.signature.tensors.iter().zip(&mut tensors) {
+        for (sig, arg) in self.code.signature.tensors.iter().zip(tensors) {
             let tensor = match sig.access {
                 Access::In => next_input.next().map(|input| input.tensor()),
                 Access::Out | Access::InOut => next_output.next().map(|out| out.tensor_mut()),
@@ -175,6 +249,19 @@ impl Handle {
         if next_input.next().is_some() || next_output.next().is_some() {
             return Err(self.wrong_counts(given.0, given.1));
         }
+        Ok(self.code.signature.tensors.len())
+    }
+
+    /// Checks a launch and fills in the kernel arguments; scratch slots stay zero.
+    fn arguments(
+        &self,
+        options: &LaunchOptions,
+        tensors: &[TensorArg<'_>],
+        words: &mut [ArgValue; MAX_ARGS],
+    ) -> Result<usize, LaunchError> {
+        if let Some(at) = tensors.iter().position(|t| t.space != self.code.space) {
+            return Err(self.wrong_memory(at, tensors[at].space));
+        }
         let mut sizes: Sizes = [None; MAX_ITEMS];
         for (name, value) in options.dims {
             let known = || self.code.signature.dims.iter().map(|d| d.name.as_str());
@@ -183,7 +270,7 @@ impl Handle {
             })?;
             sizes[index] = Some(*value);
         }
-        self.code.signature.resolve(&tensors[..count], &mut sizes)?;
+        self.code.signature.resolve(tensors, &mut sizes)?;
         for precondition in &self.code.preconditions {
             let dims = &self.code.signature.dims;
             let size = |id| {
@@ -221,26 +308,44 @@ impl Handle {
         Ok(self.code.slots.len())
     }
 
-    /// Runs the code with checked arguments, scratch filled in.
+    /// Runs the code with checked arguments, scratch filled in, and returns when it is done.
     ///
     /// # Safety
     /// `words` come from [`Handle::arguments`], and the borrows it read are still alive.
-    unsafe fn execute(&self, words: &mut [ArgValue]) -> Result<(), LaunchError> {
-        if !self.code.slots.iter().any(|s| matches!(s, Slot::Scratch(_))) {
+    pub(crate) unsafe fn execute(&self, words: &mut [ArgValue]) -> Result<(), RuntimeError> {
+        if self.code.needs.is_empty() {
             // SAFETY: the caller's promise is `launch`'s: checked, live, unshared buffers.
-            return Ok(unsafe { self.code.executable.launch(words) }?);
+            return unsafe { self.code.executable.launch(words) }.map_err(|e| self.failed(e));
         }
         // A launch that panicked left scratch in some state, which is fine: scratch has no
         // meaning between launches.
         let mut scratch = self.code.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        self.fill_scratch(&mut scratch, words);
+        // SAFETY: as above; the lock is held until the launch returns, so scratch is unshared.
+        unsafe { self.code.executable.launch(words) }.map_err(|e| self.failed(e))
+    }
+
+    fn fill_scratch(&self, scratch: &mut Scratch, words: &mut [ArgValue]) {
         for (slot, word) in self.code.slots.iter().zip(words.iter_mut()) {
             if let Slot::Scratch(i) = slot {
-                let buffer = &mut scratch[*i];
-                *word = ArgValue::Buffer { ptr: buffer.as_mut_ptr(), bytes: buffer.bytes() };
+                *word = scratch.argument(*i);
             }
         }
-        // SAFETY: as above; the lock is held until the launch returns, so scratch is unshared.
-        Ok(unsafe { self.code.executable.launch(words) }?)
+    }
+
+    /// An error of the device, with the plan that it ran under.
+    pub(crate) fn failed(&self, error: RuntimeError) -> RuntimeError {
+        error.under_plan(&self.code.plan)
+    }
+
+    fn wrong_memory(&self, at: usize, found: MemorySpace) -> LaunchError {
+        let tensor = self.code.signature.tensors[at].name.clone();
+        match found {
+            MemorySpace::Host => LaunchError::NotResident { tensor },
+            MemorySpace::Device(_) => {
+                LaunchError::Memory { tensor, expected: self.code.space, found }
+            }
+        }
     }
 
     fn scalar_index(&self, name: &str) -> Result<usize, LaunchError> {
@@ -274,24 +379,15 @@ impl std::fmt::Debug for Handle {
     }
 }
 
-/// A launch whose arguments were checked and whose tensors stay borrowed.
-pub struct Bound<'a> {
-    handle: &'a Handle,
-    args: Vec<ArgValue>,
-    borrows: PhantomData<&'a mut u8>,
-}
-
-impl Bound<'_> {
-    /// Runs once.
-    ///
-    /// # Errors
-    /// A failed launch.
-    pub fn launch(&mut self) -> Result<(), LaunchError> {
-        // SAFETY: the arguments were checked by `bind`, which borrowed the tensors for 'a, the
-        // outputs exclusively; `&mut self` keeps two launches of one binding apart.
-        unsafe { self.handle.execute(&mut self.args) }
-    }
-}
+/// A place for a tensor.
+const NOTHING: TensorArg = TensorArg {
+    ptr: std::ptr::null_mut(),
+    space: MemorySpace::Host,
+    len: 0,
+    dtype: tilewright_ir::DType::F32,
+    shape: None,
+    strides: None,
+};
 
 /// Names for a message: `a, b`, or `none`.
 fn list<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -304,7 +400,7 @@ fn slot(
     kernel: &Kernel,
     index: usize,
     arg: &Arg,
-    scratch: &mut Vec<(String, Buffer)>,
+    needs: &mut Needs,
 ) -> Result<Slot, LaunchError> {
     let wrong = |detail: &str| {
         LaunchError::Runtime(RuntimeError::Argument {
@@ -329,16 +425,9 @@ fn slot(
             Ok(Slot::Scalar { index: s.index(), integer })
         }
         (ArgSource::Scratch(elements), ArgKind::Buffer { dtype, .. }) => {
-            let known = scratch.iter().position(|(n, b)| {
-                *n == arg.name && b.dtype() == dtype && b.len() as u64 >= elements
-            });
-            if let Some(known) = known {
-                return Ok(Slot::Scratch(known));
-            }
             let len = usize::try_from(elements)
                 .map_err(|_| wrong("its scratch exceeds the address space"))?;
-            scratch.push((arg.name.clone(), Buffer::zeros(dtype, len)?));
-            Ok(Slot::Scratch(scratch.len() - 1))
+            Ok(Slot::Scratch(needs.add(&arg.name, dtype, len)))
         }
         _ => Err(wrong("it comes from nothing in the program")),
     }

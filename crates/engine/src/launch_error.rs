@@ -2,7 +2,7 @@
 
 use tilewright_ir::DType;
 use tilewright_kernel::lower::OutOfBounds;
-use tilewright_runtime::RuntimeError;
+use tilewright_runtime::{MemorySpace, RuntimeError};
 
 /// Why a launch was refused, or how it failed. Nothing ran unless it is
 /// [`LaunchError::Runtime`].
@@ -60,6 +60,13 @@ pub enum LaunchError {
     Overflow { tensor: String },
     #[error("tensor `{tensor}` must be aligned to {align} bytes, but is at {address:#x}")]
     Misaligned { tensor: String, align: u64, address: usize },
+    #[error("tensor `{tensor}` is in {found}; this code was compiled for {expected}")]
+    Memory { tensor: String, expected: MemorySpace, found: MemorySpace },
+    #[error(
+        "tensor `{tensor}` is in host memory: a bound launch on a device takes device buffers; \
+         `run` copies host tensors there and back"
+    )]
+    NotResident { tensor: String },
     #[error("output `{output}` overlaps `{other}` in memory")]
     Alias { output: String, other: String },
     #[error("scalar `{scalar}` must not be zero (given {value}, rounded to its type)")]
@@ -68,6 +75,8 @@ pub enum LaunchError {
     MissingScalar { scalar: String },
     #[error("the program has no scalar `{name}`; it has {known}")]
     UnknownScalar { name: String, known: String },
+    #[error("there is no launch to time")]
+    NothingToTime,
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
 }

@@ -1,5 +1,6 @@
 //! The one road from a program to a running kernel: plan, lower, compile, launch, check, time.
 
+mod bound;
 pub mod check;
 pub mod compile;
 pub mod error;
@@ -7,17 +8,20 @@ pub mod handle;
 pub mod inputs;
 pub mod launch_error;
 pub mod plan;
+mod scratch;
 pub mod signature;
+mod staging;
 pub mod task;
 pub mod tensor;
 pub mod timing;
 pub mod tolerance;
 
+pub use bound::Bound;
 pub use compile::{Compiled, Engine};
 pub use error::{EngineError, RejectedPlan};
-pub use handle::{Bound, Handle, LaunchOptions};
+pub use handle::{Handle, LaunchOptions};
 pub use launch_error::LaunchError;
 pub use plan::{Plan, PlanOptions};
 pub use signature::Signature;
 pub use task::{Planned, Task};
-pub use tensor::{Input, Output, TensorArg, View, ViewMut};
+pub use tensor::{DeviceView, DeviceViewMut, Input, Output, TensorArg, View, ViewMut};

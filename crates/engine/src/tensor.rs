@@ -1,14 +1,16 @@
-//! What a caller hands to a launch: borrowed memory with a type and, if it isn't packed, a shape
-//! and strides.
+//! What a caller hands to a launch: borrowed memory of the host or of a device with a type and, if
+//! it isn't packed, a shape and strides.
 
 use tilewright_ir::DType;
-use tilewright_runtime::{Buffer, Element};
+use tilewright_runtime::{Buffer, DeviceBuffer, Element, MemorySpace};
 
 /// One tensor of a launch: memory, type, and what the caller says about its shape.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorArg<'a> {
     /// Address of the first element. Only written through if the tensor is an output.
     pub ptr: *mut u8,
+    /// The memory that the address lies in.
+    pub space: MemorySpace,
     /// Elements that may be touched from `ptr` on.
     pub len: usize,
     /// Element type.
@@ -27,17 +29,22 @@ mod sealed {
     impl<T> Sealed for Vec<T> {}
     impl<T, const N: usize> Sealed for [T; N] {}
     impl Sealed for super::Buffer {}
+    impl Sealed for super::DeviceBuffer {}
     impl<T> Sealed for super::View<'_, T> {}
     impl<T> Sealed for super::ViewMut<'_, T> {}
+    impl Sealed for super::DeviceView<'_> {}
+    impl Sealed for super::DeviceViewMut<'_> {}
 }
 
-/// Something that a launch reads: slices, vectors, arrays, [`Buffer`]s and [`View`]s.
+/// Something that a launch reads: slices, vectors, arrays, [`Buffer`]s, [`DeviceBuffer`]s and
+/// [`View`]s.
 pub trait Input: sealed::Sealed {
     /// The tensor, to be read only.
     fn tensor(&self) -> TensorArg<'_>;
 }
 
-/// Something that a launch writes: slices, vectors, arrays, [`Buffer`]s and [`ViewMut`]s.
+/// Something that a launch writes: slices, vectors, arrays, [`Buffer`]s, [`DeviceBuffer`]s and
+/// [`ViewMut`]s.
 pub trait Output: sealed::Sealed {
     /// The tensor, to be written.
     fn tensor_mut(&mut self) -> TensorArg<'_>;
@@ -46,6 +53,7 @@ pub trait Output: sealed::Sealed {
 fn read<T: Element>(slice: &[T]) -> TensorArg<'_> {
     TensorArg {
         ptr: slice.as_ptr().cast_mut().cast(),
+        space: MemorySpace::Host,
         len: slice.len(),
         dtype: T::DTYPE,
         shape: None,
@@ -56,6 +64,7 @@ fn read<T: Element>(slice: &[T]) -> TensorArg<'_> {
 fn write<T: Element>(slice: &mut [T]) -> TensorArg<'_> {
     TensorArg {
         ptr: slice.as_mut_ptr().cast(),
+        space: MemorySpace::Host,
         len: slice.len(),
         dtype: T::DTYPE,
         shape: None,
@@ -85,6 +94,7 @@ impl Input for Buffer {
     fn tensor(&self) -> TensorArg<'_> {
         TensorArg {
             ptr: self.as_ptr().cast_mut(),
+            space: MemorySpace::Host,
             len: self.len(),
             dtype: self.dtype(),
             shape: None,
@@ -114,7 +124,31 @@ impl<T: Element, const N: usize> Output for [T; N] {
 impl Output for Buffer {
     fn tensor_mut(&mut self) -> TensorArg<'_> {
         let ptr = self.as_mut_ptr();
-        TensorArg { ptr, len: self.len(), dtype: self.dtype(), shape: None, strides: None }
+        let (len, dtype) = (self.len(), self.dtype());
+        TensorArg { ptr, space: MemorySpace::Host, len, dtype, shape: None, strides: None }
+    }
+}
+
+fn resident(buffer: &DeviceBuffer) -> TensorArg<'_> {
+    TensorArg {
+        ptr: buffer.address(),
+        space: buffer.space(),
+        len: buffer.len(),
+        dtype: buffer.dtype(),
+        shape: None,
+        strides: None,
+    }
+}
+
+impl Input for DeviceBuffer {
+    fn tensor(&self) -> TensorArg<'_> {
+        resident(self)
+    }
+}
+
+impl Output for DeviceBuffer {
+    fn tensor_mut(&mut self) -> TensorArg<'_> {
+        resident(self)
     }
 }
 
@@ -167,5 +201,57 @@ impl<'a, T: Element> ViewMut<'a, T> {
 impl<T: Element> Output for ViewMut<'_, T> {
     fn tensor_mut(&mut self) -> TensorArg<'_> {
         TensorArg { shape: Some(self.shape), strides: self.strides, ..write(self.data) }
+    }
+}
+
+/// A device buffer to read with an explicit shape and, optionally, strides.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceView<'a> {
+    buffer: &'a DeviceBuffer,
+    shape: &'a [u64],
+    strides: Option<&'a [u64]>,
+}
+
+impl<'a> DeviceView<'a> {
+    /// Packed rows of the given shape.
+    pub fn new(buffer: &'a DeviceBuffer, shape: &'a [u64]) -> Self {
+        DeviceView { buffer, shape, strides: None }
+    }
+
+    /// With strides in elements, outermost first.
+    pub fn strided(buffer: &'a DeviceBuffer, shape: &'a [u64], strides: &'a [u64]) -> Self {
+        DeviceView { buffer, shape, strides: Some(strides) }
+    }
+}
+
+impl Input for DeviceView<'_> {
+    fn tensor(&self) -> TensorArg<'_> {
+        TensorArg { shape: Some(self.shape), strides: self.strides, ..resident(self.buffer) }
+    }
+}
+
+/// A device buffer to write with an explicit shape and, optionally, strides.
+#[derive(Debug)]
+pub struct DeviceViewMut<'a> {
+    buffer: &'a mut DeviceBuffer,
+    shape: &'a [u64],
+    strides: Option<&'a [u64]>,
+}
+
+impl<'a> DeviceViewMut<'a> {
+    /// Packed rows of the given shape.
+    pub fn new(buffer: &'a mut DeviceBuffer, shape: &'a [u64]) -> Self {
+        DeviceViewMut { buffer, shape, strides: None }
+    }
+
+    /// With strides in elements, outermost first.
+    pub fn strided(buffer: &'a mut DeviceBuffer, shape: &'a [u64], strides: &'a [u64]) -> Self {
+        DeviceViewMut { buffer, shape, strides: Some(strides) }
+    }
+}
+
+impl Output for DeviceViewMut<'_> {
+    fn tensor_mut(&mut self) -> TensorArg<'_> {
+        TensorArg { shape: Some(self.shape), strides: self.strides, ..resident(self.buffer) }
     }
 }

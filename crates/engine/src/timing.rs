@@ -1,8 +1,11 @@
 //! Timing in the phases of the reference protocol (8.2): one cold call, a warm-up, a calibration
 //! of the repetition count, then batches. A batch is timed as a whole, so the clock costs
-//! nothing per call.
+//! nothing per call. Launches on a device with a queue are timed by the device's own clock.
 
+use crate::bound::Bound;
+use crate::launch_error::LaunchError;
 use std::time::{Duration, Instant};
+use tilewright_runtime::{Queue, RuntimeError};
 
 /// How long and how often to measure.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -32,10 +35,32 @@ const WARMUP_BATCH: u64 = 8;
 /// Most attempts at calibrating the repetition count.
 const CALIBRATIONS: usize = 8;
 
+/// Whose clock timed the batches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Clock {
+    /// The host's: a call counts from the caller's view, with what a launch costs the host.
+    #[default]
+    Host,
+    /// The device's: from the start of a batch's first launch to the end of its last.
+    Device,
+}
+
+impl Clock {
+    /// `host` or `device`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Host => "host",
+            Clock::Device => "device",
+        }
+    }
+}
+
 /// The result of a measurement. Times are microseconds per call.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Timing {
-    /// The first call.
+    /// Whose clock timed the batches.
+    pub clock: Clock,
+    /// The first call, by the host's clock.
     pub cold_us: f64,
     /// Calls per batch.
     pub repetitions: u64,
@@ -95,7 +120,68 @@ pub fn measure<E>(
     for _ in 0..options.samples.max(1) {
         samples_us.push(batch(repetitions)?.as_secs_f64() * 1e6 / repetitions as f64);
     }
-    Ok(Timing { cold_us, repetitions, samples_us })
+    Ok(Timing { clock: Clock::Host, cold_us, repetitions, samples_us })
+}
+
+/// Times bound launches, taken in turn (several of them work on several copies of the tensors).
+/// Where they go to a device's queue, a batch is recorded once and timed by the device's clock;
+/// else this is [`measure`].
+///
+/// # Errors
+/// A failed launch; nothing to measure.
+pub fn measure_bound(
+    options: &TimingOptions,
+    launches: &mut [Bound<'_>],
+) -> Result<Timing, LaunchError> {
+    let Some(first) = launches.first() else { return Err(LaunchError::NothingToTime) };
+    let queue = first.queue().cloned();
+    let mut next = 0;
+    let mut turn = || {
+        let at = if next < launches.len() { next } else { 0 };
+        next = at + 1;
+        launches[at].enqueue()
+    };
+    Ok(match queue {
+        None => measure(options, turn)?,
+        Some(queue) => measure_on(queue.as_ref(), options, &mut turn)?,
+    })
+}
+
+/// Times work that is given to a queue, by the device's clock; `enqueue` gives it once.
+///
+/// # Errors
+/// The first error of `enqueue` or of the device; nothing is measured then.
+pub fn measure_on(
+    queue: &dyn Queue,
+    options: &TimingOptions,
+    enqueue: &mut dyn FnMut() -> Result<(), RuntimeError>,
+) -> Result<Timing, RuntimeError> {
+    let start = Instant::now();
+    enqueue()?;
+    queue.wait()?;
+    let cold_us = start.elapsed().as_secs_f64() * 1e6;
+    let warm = Instant::now();
+    let calls = if cold_us > options.warmup.as_secs_f64() * 1e6 { 1 } else { WARMUP_BATCH };
+    let mut batch = queue.batch(calls, Box::new(&mut *enqueue))?;
+    loop {
+        batch.run()?;
+        if warm.elapsed() >= options.warmup {
+            break;
+        }
+    }
+    drop(batch);
+    let repetitions = calibrate(options.sample.as_secs_f64(), |repetitions| {
+        let mut batch = queue.batch(repetitions, Box::new(&mut *enqueue))?;
+        Ok(batch.run()? * 1e-9)
+    })?;
+    let mut batch = queue.batch(repetitions, Box::new(&mut *enqueue))?;
+    // The first run of a recorded batch also brings it to the device.
+    batch.run()?;
+    let mut samples_us = Vec::with_capacity(options.samples);
+    for _ in 0..options.samples.max(1) {
+        samples_us.push(batch.run()? * 1e-3 / repetitions as f64);
+    }
+    Ok(Timing { clock: Clock::Device, cold_us, repetitions, samples_us })
 }
 
 /// Finds the number of calls that fill `sample` seconds.
@@ -118,8 +204,8 @@ mod tests {
 
     #[test]
     fn quantiles_interpolate() {
-        let timing =
-            Timing { cold_us: 0.0, repetitions: 1, samples_us: vec![4.0, 1.0, 2.0, 3.0, 5.0] };
+        let samples_us = vec![4.0, 1.0, 2.0, 3.0, 5.0];
+        let timing = Timing { clock: Clock::Host, cold_us: 0.0, repetitions: 1, samples_us };
         assert_eq!(timing.median_us(), 3.0);
         assert_eq!(timing.quantile_us(0.0), 1.0);
         assert_eq!(timing.quantile_us(1.0), 5.0);

@@ -270,6 +270,7 @@ fn overlapping_ranges_are_an_alias_error() {
     let signature = Signature::of(&program()).unwrap();
     let mut memory = [0f32; 12];
     let at = |ptr: *mut f32| TensorArg {
+        space: tilewright_runtime::MemorySpace::Host,
         ptr: ptr.cast(),
         len: 8,
         dtype: DType::F32,

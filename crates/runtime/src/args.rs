@@ -5,7 +5,7 @@
 pub enum ArgValue {
     /// A buffer: its first element and its length. The element type is the kernel argument's.
     Buffer {
-        /// Address of the element at index 0.
+        /// Address of the element at index 0, in the memory that the device's kernels use.
         ptr: *mut u8,
         /// Bytes that may be touched from `ptr` on.
         bytes: usize,

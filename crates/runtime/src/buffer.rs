@@ -14,7 +14,7 @@ pub const ALIGN: usize = 64;
 /// Bytes of each guard zone.
 pub const GUARD: usize = 64;
 /// Content of the guard zones.
-const GUARD_BYTE: u8 = 0xA5;
+pub(crate) const GUARD_BYTE: u8 = 0xA5;
 
 /// An owned host buffer of `len` elements of one [`DType`].
 ///

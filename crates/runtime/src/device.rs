@@ -1,9 +1,10 @@
 //! Devices and compiled kernels.
 
 use crate::args::ArgValue;
-use crate::buffer::Buffer;
 use crate::error::RuntimeError;
+use crate::queue::{PreparedLaunch, Queue};
 use serde::Serialize;
+use std::sync::Arc;
 use tilewright_ir::DType;
 use tilewright_kernel::kernel::Kernel;
 use tilewright_plan::Target;
@@ -37,12 +38,18 @@ pub struct Roofline {
 /// What compiled code uses.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct ResourceReport {
-    /// Machine code in bytes.
+    /// Machine code in bytes, or of its text where the driver assembles it.
     pub code_bytes: u64,
     /// Group-shared memory (on a CPU: per-thread scratch) in bytes.
     pub scratch_bytes: u64,
-    /// Registers that were spilled to memory.
+    /// Registers that were spilled to memory; on a GPU bytes of local memory of one thread.
     pub spills: u64,
+    /// Registers of one thread; `None` on a CPU, where code may use all that there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registers: Option<u64>,
+    /// Groups that one core holds at the same time; `None` on a CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub groups_per_core: Option<u64>,
 }
 
 /// Compiled launches, ready to run.
@@ -61,6 +68,28 @@ pub trait Executable: Send + Sync {
     /// aligned as its argument says, be valid for reading (and for writing where the kernel
     /// writes) until the call returns, and be written by nobody else meanwhile.
     unsafe fn launch(&self, args: &[ArgValue]) -> Result<(), RuntimeError>;
+
+    /// The queue that launches go to and whose memory they use; `None` where kernels run at once
+    /// on host memory.
+    fn queue(&self) -> Option<&Arc<dyn Queue>> {
+        None
+    }
+
+    /// Checks the arguments and puts them in place once, for launches on the queue; `None` where
+    /// there is no queue.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Argument`] as for [`Executable::launch`].
+    ///
+    /// # Safety
+    /// As [`Executable::launch`], until the prepared launch is dropped and the queue has passed
+    /// what it was given.
+    unsafe fn prepare<'a>(
+        &'a self,
+        _args: &[ArgValue],
+    ) -> Result<Option<Box<dyn PreparedLaunch + 'a>>, RuntimeError> {
+        Ok(None)
+    }
 
     /// The generated code as text, with the kernel IR interleaved where the backend can.
     fn disassembly(&self) -> String;
@@ -87,11 +116,9 @@ pub trait Device: Send + Sync {
     /// Measured ceilings with that many threads; `None` where there is no measurement.
     fn roofline(&self, dtype: DType, threads: usize) -> Option<Roofline>;
 
-    /// A zeroed buffer that the device reads and writes.
-    ///
-    /// # Errors
-    /// [`RuntimeError::OutOfMemory`].
-    fn alloc(&self, dtype: DType, len: usize) -> Result<Buffer, RuntimeError> {
-        Buffer::zeros(dtype, len)
+    /// The device's own memory, queue and clock; `None` where kernels use host memory and run on
+    /// the calling threads.
+    fn queue(&self) -> Option<&Arc<dyn Queue>> {
+        None
     }
 }

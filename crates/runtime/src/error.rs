@@ -118,3 +118,17 @@ pub enum RuntimeError {
         asked: usize,
     },
 }
+
+impl RuntimeError {
+    /// The same error with the plan that failed, where it has a place for one and names none.
+    #[must_use]
+    pub fn under_plan(mut self, text: &str) -> Self {
+        if let RuntimeError::Unsupported { failure, .. } | RuntimeError::Backend(failure) =
+            &mut self
+            && failure.plan.is_empty()
+        {
+            failure.plan = text.to_string();
+        }
+        self
+    }
+}

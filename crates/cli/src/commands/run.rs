@@ -15,9 +15,9 @@ use crate::work::Work;
 use report::{Outcome, Report};
 use std::path::PathBuf;
 use tilewright_engine::check::{self, CheckedRun, LaunchValues};
-use tilewright_engine::timing::{Timing, TimingOptions, measure};
+use tilewright_engine::timing::{Timing, TimingOptions, measure, measure_bound};
 use tilewright_engine::{
-    Compiled, Engine, EngineError, Input, LaunchError, LaunchOptions, Output, Plan, Signature,
+    Compiled, Engine, EngineError, Input, LaunchError, Output, Plan, Signature,
 };
 use tilewright_ir::program::Access;
 use tilewright_runtime::Buffer;
@@ -139,12 +139,18 @@ fn time(
     values: &LaunchValues,
     checked: &mut CheckedRun,
 ) -> Result<Timing, EngineError> {
-    let scalars: Vec<(&str, f64)> = values.scalars.iter().map(|(n, v)| (n.as_str(), *v)).collect();
-    let options = LaunchOptions { dims: &[], scalars: &scalars };
+    if checked.resident.is_some() {
+        let mut bound = [checked.bind(compiled, values)?];
+        return Ok(measure_bound(&TimingOptions::default(), &mut bound)?);
+    }
+    // On the CPU a call counts with its checks, as a caller has it.
     let inputs: Vec<&dyn Input> = checked.inputs.iter().map(|b| b as &dyn Input).collect();
     let mut outputs: Vec<&mut dyn Output> =
         checked.outputs.iter_mut().map(|b| b as &mut dyn Output).collect();
-    let timing =
-        measure(&TimingOptions::default(), || compiled.run_with(&options, &inputs, &mut outputs));
-    timing.map_err(|e: LaunchError| e.into())
+    values.with_options(|options| {
+        let timing = measure(&TimingOptions::default(), || {
+            compiled.run_with(options, &inputs, &mut outputs)
+        });
+        timing.map_err(|e: LaunchError| e.into())
+    })
 }

@@ -104,6 +104,8 @@ struct OutputObject {
 
 #[derive(Serialize)]
 struct TimeObject {
+    /// `host` or `device`: whose clock timed the batches.
+    clock: &'static str,
     cold_us: f64,
     median_us: f64,
     p10_us: f64,
@@ -130,6 +132,7 @@ impl Report {
             let median = timing.median_us();
             let floor = outcome.roofline.map(|roofline| work.floor_us(&roofline));
             TimeObject {
+                clock: timing.clock.name(),
                 cold_us: timing.cold_us,
                 median_us: median,
                 p10_us: timing.quantile_us(0.1),
@@ -266,12 +269,13 @@ impl Report {
             line(
                 "time",
                 &format!(
-                    "median {} ± {} %, first call {} ({} batches of {})",
+                    "median {} ± {} %, first call {} ({} batches of {}{})",
                     time(t.median_us),
                     digits(t.spread * 100.0, 2),
                     time(t.cold_us),
                     t.samples_us.len(),
-                    t.repetitions
+                    t.repetitions,
+                    if t.clock == "device" { ", the device's clock" } else { "" }
                 ),
             );
             if let Some(roofline) = &t.roofline {
