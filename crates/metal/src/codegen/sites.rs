@@ -21,6 +21,8 @@ pub struct Sites {
     pub cooperative_tensors: u64,
     /// Threadgroup memory in bytes.
     pub threadgroup_bytes: u64,
+    /// Elements of the arrays that every lane has for itself.
+    pub private_scalars: u64,
 }
 
 /// Names of the reductions, helpers included.
@@ -68,21 +70,28 @@ impl Sites {
             tensor_overwrites: runs.iter().filter(|r| overwrites(r)).count() as u64,
             cooperative_tensors: body.matches(".get_destination_cooperative_tensor<").count()
                 as u64,
-            threadgroup_bytes: body.lines().filter_map(array_bytes).sum(),
+            threadgroup_bytes: body
+                .lines()
+                .filter_map(|line| array(line.trim().strip_prefix("threadgroup ")?))
+                .map(|(size, count)| size * count)
+                .sum(),
+            private_scalars: body.lines().filter_map(array).map(|(_, count)| count).sum(),
         }
     }
 }
 
-/// Bytes of a line `threadgroup TYPE NAME[COUNT];`.
-fn array_bytes(line: &str) -> Option<u64> {
-    let declared = line.trim().strip_prefix("threadgroup ")?.strip_suffix("];")?;
-    let (ty, rest) = declared.split_once(' ')?;
-    let (_, count) = rest.split_once('[')?;
+/// Element size and length of a declaration `TYPE NAME[COUNT];`.
+fn array(line: &str) -> Option<(u64, u64)> {
+    let (ty, rest) = line.trim().strip_suffix("];")?.split_once(' ')?;
+    let (name, count) = rest.split_once('[')?;
     let size = match ty {
         "float" | "int" => 4,
         "half" | "bfloat" => 2,
         "bool" => 1,
         _ => return None,
     };
-    count.parse::<u64>().ok().map(|count| count * size)
+    // An assignment from an array ends alike.
+    let declared = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    declared.then_some(())?;
+    count.parse::<u64>().ok().map(|count| (size, count))
 }
