@@ -4,49 +4,107 @@ use crate::args::{ScheduleArgs, Switch};
 use crate::error::CliError;
 use std::path::Path;
 use std::sync::Arc;
-use tilewright_engine::PlanOptions;
+use tilewright_engine::{Plan, PlanOptions};
 use tilewright_ir::Program;
 use tilewright_ir::analysis;
 use tilewright_ir::facts::Family;
-use tilewright_plan::{Policy, Profile, SpaceOptions, Target, policy};
+use tilewright_plan::policy::whole_launch::advice::Guard;
+use tilewright_plan::profile::{Standing, shipped_default};
+use tilewright_plan::{Policy, Profile, Request, SpaceOptions, Target, guarded, policy};
 
 /// Longest profile file that is read, in bytes.
 const MAX_PROFILE: u64 = 1 << 20;
 
-/// The options of a plan.
+/// A plan, with what is to be said of the profile that it was made with.
+pub struct Planned {
+    /// The plan to run.
+    pub plan: Plan,
+    /// Whether the profile is a default; `None` without a profile.
+    pub standing: Option<Standing>,
+    /// The model's pick beside the plan of the target's default policy, where there is one.
+    pub guard: Option<Guard>,
+    /// Whether the guard of a default profile kept the incumbent: `plan` is the incumbent's.
+    pub kept: bool,
+}
+
+impl Planned {
+    /// What is to be said of the profile, a line each.
+    pub fn notes(&self) -> String {
+        let mut out = String::new();
+        if let Some(standing) = &self.standing {
+            out.push_str(&format!("profile, {standing}\n"));
+        }
+        if let Some(guard) = &self.guard {
+            let verdict = match (self.kept, guard.accepted, guard.gain > 1.0) {
+                (true, ..) => "the incumbent is kept and planned",
+                (_, true, _) => "the winner replaces the incumbent",
+                (_, _, true) => "keep the incumbent unless both are measured",
+                (_, _, false) => "the winner is the incumbent",
+            };
+            out.push_str(&format!(
+                "guard: predicted gain {:.3} over the default policy's plan, margin {:.3}: \
+                 {verdict}\n",
+                guard.gain, guard.margin
+            ));
+        }
+        out
+    }
+}
+
+/// Plans a program. Without a policy and a profile, a shipped profile that is a default on the
+/// target is used, behind its guard; else the target's default policy.
 ///
 /// # Errors
-/// Unknown policies, malformed profiles and blocks, profiles of another target.
-pub fn plan_options(
-    args: &ScheduleArgs,
-    program: &Program,
-    target: &Target,
-) -> Result<PlanOptions, CliError> {
-    Ok(PlanOptions {
-        policy: Some(choose_policy(args, program, target)?),
-        space: space(args)?,
-        ..PlanOptions::default()
-    })
+/// Unknown policies, malformed profiles and blocks, profiles of another target; everything that
+/// planning refuses.
+pub fn make(args: &ScheduleArgs, program: &Program, target: &Target) -> Result<Planned, CliError> {
+    let rows = !matches!(analysis::facts(program).family, Family::Matrix(_));
+    let asked = args.profile.as_deref().map(read_profile).transpose()?;
+    let default = match (&args.policy, &asked) {
+        (None, None) => shipped_default(target, rows),
+        _ => None,
+    };
+    let profile = asked.as_ref().or(default.as_ref());
+    let policy = choose_policy(args, profile, rows, target)?;
+    let with = |policy: Arc<dyn Policy>| -> Result<Plan, CliError> {
+        let options =
+            PlanOptions { policy: Some(policy), space: space(args)?, ..PlanOptions::default() };
+        Ok(Plan::new(program, target, &options)?)
+    };
+    let mut plan = with(policy.clone())?;
+    let (mut guard, mut kept) = (None, false);
+    if plan.ranking.advice.is_some() {
+        let name = policy::default_name(target, rows);
+        let incumbent = with(policy::by_name(name, None).map_err(CliError::usage)?.into())?;
+        let request = Request::new(&plan.program, &plan.facts).options(space(args)?);
+        let (ranking, other) = (&plan.ranking, &incumbent.ranking);
+        guard = guarded::guard(&request, target, policy.as_ref(), ranking, other)
+            .map_err(CliError::usage)?;
+        // An asked-for profile has its way.
+        if default.is_some() && guard.is_none_or(|g| !g.accepted) {
+            kept = true;
+            plan = incumbent;
+        }
+    }
+    let standing = profile.map(|p| p.standing(target));
+    Ok(Planned { plan, standing, guard, kept })
 }
 
 fn choose_policy(
     args: &ScheduleArgs,
-    program: &Program,
+    profile: Option<&Profile>,
+    rows: bool,
     target: &Target,
 ) -> Result<Arc<dyn Policy>, CliError> {
-    let profile = args.profile.as_deref().map(read_profile).transpose()?;
-    if let Some(profile) = &profile {
+    if let Some(profile) = profile {
         profile.check_target(&target.name).map_err(CliError::usage)?;
     }
-    let name = match (&args.policy, &profile) {
+    let name = match (&args.policy, profile) {
         (Some(name), _) => name.as_str(),
         (None, Some(profile)) => profile.policy(),
-        (None, None) => {
-            let rows = !matches!(analysis::facts(program).family, Family::Matrix(_));
-            policy::default_name(target, rows)
-        }
+        (None, None) => policy::default_name(target, rows),
     };
-    Ok(policy::by_name(name, profile.as_ref()).map_err(CliError::usage)?.into())
+    Ok(policy::by_name(name, profile).map_err(CliError::usage)?.into())
 }
 
 fn read_profile(argument: &str) -> Result<Profile, CliError> {

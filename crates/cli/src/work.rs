@@ -3,13 +3,15 @@
 use tilewright_engine::check::LaunchValues;
 use tilewright_ir::Program;
 use tilewright_ir::facts::{Facts, Family};
-use tilewright_ir::program::{Access, Extent};
+use tilewright_ir::program::{Access, Extent, MapOp, Op};
 use tilewright_runtime::Roofline;
 
 /// Work of one launch.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Work {
-    /// Floating-point operations of a product, 2·M·N·K; 0 for rows, whose cost is their bytes.
+    /// Floating-point operations: 2·M·N·K of a product (not its epilogue). Of rows one per element
+    /// for each arithmetic operation of the program (a root or an exponential is one) and for each
+    /// reduction; choosing, comparing and converting are none.
     pub flops: f64,
     /// Bytes that must move at least: every input read once, every output written once.
     pub bytes: f64,
@@ -49,7 +51,11 @@ impl Work {
                 let product: f64 = m.size.iter().map(|e| size(*e)).product();
                 2.0 * product * m.batch.map_or(1.0, size)
             }
-            _ => 0.0,
+            Family::Rows(rows) => {
+                let instances = rows.grid.iter().map(|(e, step)| (size(*e) / size(*step)).ceil());
+                instances.product::<f64>() * row_flops(program, &size)
+            }
+            Family::Other(_) => 0.0,
         };
         Work { flops, bytes }
     }
@@ -60,6 +66,28 @@ impl Work {
         let memory = self.bytes / roofline.bytes_per_second * 1e6;
         if arithmetic > memory { (arithmetic, Limit::Arithmetic) } else { (memory, Limit::Memory) }
     }
+}
+
+/// Floating-point operations of one instance of a row program, which has no loops.
+fn row_flops(program: &Program, size: &dyn Fn(Extent) -> f64) -> f64 {
+    let float = |value| program.values[value].ty.dtype.is_float();
+    let elements = |value| -> f64 {
+        program.values[value].ty.axes.iter().map(|a| size(program.axes[*a].extent)).product()
+    };
+    let count = |op: &Op, result| match op {
+        Op::Map { op, args } if arithmetic(*op) && args.iter().all(|a| float(*a)) => {
+            elements(result)
+        }
+        Op::Reduce { value, .. } if float(*value) => elements(*value),
+        _ => 0.0,
+    };
+    let ops = program.ops.iter();
+    ops.filter_map(|(_, data)| Some(count(&data.op, *data.results.first()?))).sum()
+}
+
+fn arithmetic(op: MapOp) -> bool {
+    use MapOp::*;
+    matches!(op, Add | Sub | Mul | Div | Mod | Neg | Exp | Log | Sqrt | Tanh | Erf)
 }
 
 #[cfg(test)]
@@ -80,9 +108,15 @@ mod tests {
         assert_eq!(gemm.flops, 2.0 * 8.0 * 16.0 * 32.0);
         assert_eq!(gemm.bytes, 4.0 * (8.0 * 32.0 + 32.0 * 16.0 + 8.0 * 16.0));
         let softmax = work("softmax", &[10, 100]);
-        assert_eq!((softmax.flops, softmax.bytes), (0.0, 8000.0));
+        // Largest element; difference, exponential, sum, quotient of each element.
+        assert_eq!((softmax.flops, softmax.bytes), (10.0 * 5.0 * 100.0, 8000.0));
         let rmsnorm = work("rmsnorm", &[10, 100]);
         assert_eq!(rmsnorm.bytes, 8400.0);
+        // Square, sum, quotient, factor of each element; mean, eps, root of each row.
+        assert_eq!(rmsnorm.flops, 10.0 * (4.0 * 100.0 + 3.0));
+        // Comparing and choosing are no arithmetic.
+        assert_eq!(work("relu", &[10, 100]).flops, 0.0);
+        assert_eq!(work("row_sum", &[10, 100]).flops, 1000.0);
     }
 
     #[test]

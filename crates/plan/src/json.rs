@@ -5,7 +5,9 @@ use tilewright_ir::facts::Payload;
 
 use crate::mapping::Mapping;
 use crate::policy::CandidateFacts;
-use crate::ranking::{Candidate, Ranking};
+use crate::policy::whole_launch::advice::Guard;
+use crate::profile::Standing;
+use crate::ranking::{Candidate, Ranking, describe};
 
 /// The `schema` of the object.
 pub const SCHEMA: &str = "tilewright-plan-v1";
@@ -33,8 +35,74 @@ pub struct PlanObject {
     pub key: String,
     /// Index of the winner in `candidates`, or null.
     pub chosen: Option<usize>,
+    /// Where the coefficients come from, or null if they are built in.
+    pub profile: Option<ProfileObject>,
+    /// What the policy says about its own trust in the winner, or null if it can't say.
+    pub advice: Option<AdviceObject>,
+    /// The model's winner beside the plan of the target's default policy, or null without a model.
+    pub guard: Option<GuardObject>,
     /// Candidates: all in the order of the space, or the best ones in rank order.
     pub candidates: Vec<CandidateObject>,
+}
+
+/// Whether a profile is a default, and why.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ProfileObject {
+    /// Whether it may be used where none is asked for; it is opt-in otherwise.
+    pub default: bool,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<&Standing> for ProfileObject {
+    fn from(standing: &Standing) -> Self {
+        ProfileObject { default: standing.default, reason: standing.reason.clone() }
+    }
+}
+
+/// A policy's advice on a ranking.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct AdviceObject {
+    /// Predicted microseconds of the winner.
+    pub prediction_us: f64,
+    /// Interval that is to hold the winner's time.
+    pub interval_us: [f64; 2],
+    /// Share of times that it is to hold.
+    pub level: f64,
+    /// How many of the best-ranked candidates are worth measuring.
+    pub shortlist: usize,
+    /// Why the winner shouldn't be trusted without measuring ("measure this one"), or null.
+    pub abstains: Option<String>,
+}
+
+/// The model's winner beside the incumbent.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GuardObject {
+    /// The incumbent's mapping in words.
+    pub incumbent: String,
+    /// Its rank by the model, 1 for the winner.
+    pub rank: usize,
+    /// Its predicted microseconds.
+    pub prediction_us: f64,
+    /// Its prediction / the winner's.
+    pub predicted_gain: f64,
+    /// What the gain must exceed.
+    pub margin: f64,
+    /// Whether the winner replaces the incumbent.
+    pub accepted: bool,
+}
+
+impl From<&Guard> for GuardObject {
+    fn from(guard: &Guard) -> Self {
+        GuardObject {
+            incumbent: describe(&guard.incumbent),
+            rank: guard.rank + 1,
+            prediction_us: guard.prediction,
+            predicted_gain: guard.gain,
+            margin: guard.margin,
+            accepted: guard.accepted,
+        }
+    }
 }
 
 /// One candidate.
@@ -269,8 +337,15 @@ impl CandidateObject {
 
 impl PlanObject {
     /// A ranking in JSON: every candidate in the order of the space, or with `top` the best ones
-    /// in rank order.
-    pub fn new(ranking: &Ranking, op: &str, shape: &str, dtype: &str, top: Option<usize>) -> Self {
+    /// in rank order. `standing` is that of the profile, `guard` the winner beside the incumbent,
+    /// where there is one.
+    pub fn new(
+        ranking: &Ranking,
+        [op, shape, dtype]: [&str; 3],
+        top: Option<usize>,
+        standing: Option<&Standing>,
+        guard: Option<&Guard>,
+    ) -> Self {
         let (indices, chosen): (Vec<usize>, Option<usize>) = match top {
             None => ((0..ranking.candidates.len()).collect(), ranking.chosen()),
             Some(top) => {
@@ -290,6 +365,15 @@ impl PlanObject {
             unit: ranking.unit.name().to_string(),
             key: ranking.key.to_string(),
             chosen,
+            profile: standing.map(ProfileObject::from),
+            advice: ranking.advice.as_ref().map(|advice| AdviceObject {
+                prediction_us: advice.prediction,
+                interval_us: advice.interval,
+                level: advice.level,
+                shortlist: advice.shortlist,
+                abstains: advice.abstention.as_ref().map(ToString::to_string),
+            }),
+            guard: guard.map(GuardObject::from),
             candidates: indices
                 .into_iter()
                 .filter_map(|i| ranking.candidates.get(i))

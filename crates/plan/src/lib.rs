@@ -9,6 +9,7 @@
 
 pub mod calibrate;
 pub mod coupled;
+pub mod guarded;
 pub mod hash;
 pub mod json;
 pub mod legality;

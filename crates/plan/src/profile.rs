@@ -21,9 +21,11 @@
 //! (`whole_launch`), every other policy's has all of its named `coefficients` (`named`). A fit of
 //! ours says where it comes from in `fit`.
 
+mod hold_out;
 mod named;
 mod whole_launch;
 
+pub use hold_out::{HoldOut, Standing, default_among, shipped_default};
 pub use named::NamedProfile;
 pub use whole_launch::WholeLaunchProfile;
 
@@ -68,18 +70,21 @@ impl FitOrigin {
     fn check(&self) -> Result<(), ProfileError> {
         let hashes =
             [("fit.data_sha256", &self.data_sha256), ("fit.code_sha256", &self.code_sha256)];
-        for (field, value) in hashes {
-            let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
-            if value.len() != 64 || !value.bytes().all(hex) {
-                return Err(ProfileError::Field {
-                    field: field.to_string(),
-                    value: value.clone(),
-                    expected: "64 hexadecimal digits".to_string(),
-                });
-            }
-        }
-        Ok(())
+        hashes.into_iter().try_for_each(|(field, value)| check_hash(field, value))
     }
+}
+
+/// Checks that a field is 64 hexadecimal digits.
+fn check_hash(field: &str, value: &str) -> Result<(), ProfileError> {
+    let hex = |b: u8| b.is_ascii_digit() || (b'a'..=b'f').contains(&b);
+    if value.len() == 64 && value.bytes().all(hex) {
+        return Ok(());
+    }
+    Err(ProfileError::Field {
+        field: field.to_string(),
+        value: value.to_string(),
+        expected: "64 hexadecimal digits".to_string(),
+    })
 }
 
 /// A fit of the service score.

@@ -315,7 +315,7 @@ fn rank(context: &Context<'_>, key: Hash256, explained: Explained) -> Ranking {
 }
 
 /// Threads that share a launch: asked for or every core of a CPU; 1 on a GPU.
-fn cpu_threads(target: &Target, options: &SpaceOptions) -> Result<u32, PlanError> {
+pub(crate) fn cpu_threads(target: &Target, options: &SpaceOptions) -> Result<u32, PlanError> {
     let Some(cpu) = target.cpu_facts() else { return Ok(1) };
     let cores = cpu.cores.max(1);
     match options.cpu_threads {

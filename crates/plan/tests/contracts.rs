@@ -478,7 +478,7 @@ fn the_json_object_reads_back() {
         ("gemm", &[128, 128, 128][..], "128x128x128", &MatrixMppV2::default()),
     ] {
         let ranking = ranked(op, shape, policy, SpaceOptions::default());
-        let object = PlanObject::new(&ranking, op, text, "f32", None);
+        let object = PlanObject::new(&ranking, [op, text, "f32"], None, None, None);
         let json = serde_json::to_string(&object).expect("plain data");
         assert_eq!(serde_json::from_str::<PlanObject>(&json).expect("own text"), object);
         let value: serde_json::Value = serde_json::from_str(&json).expect("JSON");
@@ -500,7 +500,7 @@ fn the_json_object_reads_back() {
                 }
             }
         }
-        let best = PlanObject::new(&ranking, op, text, "f32", Some(3));
+        let best = PlanObject::new(&ranking, [op, text, "f32"], Some(3), None, None);
         assert_eq!((best.candidates.len(), best.chosen), (3, Some(0)));
     }
 }

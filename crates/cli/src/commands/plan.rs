@@ -5,7 +5,7 @@ use crate::args::{PlanArgs, ScheduleArgs};
 use crate::error::CliError;
 use crate::machine;
 use crate::request::Request;
-use crate::schedule::plan_options;
+use crate::schedule::{self, Planned};
 use crate::table::{Table, digits};
 use tilewright_engine::Plan;
 use tilewright_plan::PlanError;
@@ -21,16 +21,18 @@ const TOP: usize = 5;
 /// Usage errors; no legal candidate.
 pub fn run(args: &PlanArgs) -> Result<(), CliError> {
     let request = Request::new(&args.op)?;
-    let plan = make(&request, &args.schedule, &args.target, None)?;
-    if let Some(reason) = plan.general {
-        return Err(CliError::usage(PlanError::Family(reason)));
+    let planned = make(&request, &args.schedule, &args.target, None)?;
+    let plan = &planned.plan;
+    if let Some(reason) = &plan.general {
+        return Err(CliError::usage(PlanError::Family(reason.clone())));
     }
     let top = if args.all { None } else { Some(TOP) };
     if args.json {
-        let (shape, dtype) = (request.shape.as_str(), request.dtype.name());
-        print_json(&PlanObject::new(&plan.ranking, &request.op, shape, dtype, top))?;
+        let names = [request.op.as_str(), request.shape.as_str(), request.dtype.name()];
+        let (standing, guard) = (planned.standing.as_ref(), planned.guard.as_ref());
+        print_json(&PlanObject::new(&plan.ranking, names, top, standing, guard))?;
     } else {
-        print(&text(&request, &plan, args.all))?;
+        print(&text(&request, &planned, args.all))?;
     }
     // A ranking in which nothing is legal was printed, and is an error all the same.
     plan.ranking.winner().map(|_| ()).map_err(CliError::usage)
@@ -45,13 +47,13 @@ pub fn make(
     schedule: &ScheduleArgs,
     target: &str,
     isa: Option<&str>,
-) -> Result<Plan, CliError> {
+) -> Result<Planned, CliError> {
     let target = machine::target(target, isa, schedule.cpu_threads)?;
-    let options = plan_options(schedule, &request.program, &target)?;
-    Ok(Plan::new(&request.program, &target, &options)?)
+    schedule::make(schedule, &request.program, &target)
 }
 
-fn text(request: &Request, plan: &Plan, all: bool) -> String {
+fn text(request: &Request, planned: &Planned, all: bool) -> String {
+    let plan = &planned.plan;
     let ranking = &plan.ranking;
     let mut out = String::new();
     match ranking.chosen() {
@@ -69,10 +71,14 @@ fn text(request: &Request, plan: &Plan, all: bool) -> String {
         )),
     }
     if all {
-        out.push_str(&every_candidate(plan))
+        out.push_str(&every_candidate(plan));
+        if let Some(advice) = &ranking.advice {
+            out.push_str(&format!("\n{advice}\n"));
+        }
     } else {
         out.push_str(&ranking.explain(TOP))
     }
+    out.push_str(&planned.notes());
     if !all && ranking.candidates.len() > TOP {
         out.push_str("--all shows every candidate, illegal ones with their rule\n");
     }

@@ -10,7 +10,7 @@ use crate::machine;
 use crate::npy;
 use crate::output;
 use crate::request::Request;
-use crate::schedule::plan_options;
+use crate::schedule;
 use crate::work::Work;
 use report::{Outcome, Report};
 use std::path::PathBuf;
@@ -39,9 +39,9 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     let contents = inputs::load(&request.program, &signature, &values, files, args.seed)?;
 
     let engine = Engine::new(device);
-    let options = plan_options(&args.schedule, &request.program, engine.target())?;
-    let plan = engine.plan(&request.program, &options)?;
-    let compiled = engine.compile(&plan)?;
+    let planned = schedule::make(&args.schedule, &request.program, engine.target())?;
+    let (plan, notes) = (&planned.plan, planned.notes());
+    let compiled = engine.compile(plan)?;
     let mut checked = check::run_checked(&compiled, &values, contents.inputs, contents.initial)?;
     let complaint = checked.report.complaint();
     let timing = match complaint {
@@ -52,8 +52,8 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
             Some(time(&compiled, &values, &mut checked)?)
         }
     };
-    let outcome = outcome(args, &request, &engine, &plan, &compiled, &values, checked, timing);
-    let report = Report::new(outcome);
+    let outcome = outcome(args, &request, &engine, plan, &compiled, &values, checked, timing);
+    let report = Report::new(outcome, &notes);
     if args.json {
         print_json(&report)?
     } else {

@@ -32,7 +32,7 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
             args.target
         )));
     }
-    let plan = make(&request, &args.schedule, &args.target, args.isa.as_deref())?;
+    let plan = make(&request, &args.schedule, &args.target, args.isa.as_deref())?.plan;
     let winner = || {
         plan.ranking.winner().map_err(CliError::usage)?;
         Ok::<usize, CliError>(plan.ranking.chosen().unwrap_or(0))

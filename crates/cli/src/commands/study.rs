@@ -6,13 +6,14 @@ use crate::machine;
 use clap::{Args, Subcommand};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use serde_json::Value;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_runtime::Device;
 use tilewright_study::StudyError;
 use tilewright_study::bench::{Progress, Setup};
 use tilewright_study::meter::Clock;
-use tilewright_study::run::{Session, kept_study};
+use tilewright_study::run::{Session, held_out_profile, kept_study};
 use tilewright_study::spec::Study;
 use tilewright_study::worker::Launch;
 
@@ -35,6 +36,21 @@ pub enum StudyCommand {
     Label(RecordArgs),
     /// Derive the results of a record whose rounds are complete.
     Finish(RecordArgs),
+    /// Write a finished record's profile with what its hold-out says of it.
+    Profile(ProfileArgs),
+}
+
+/// `study profile`.
+#[derive(Args, Debug)]
+pub struct ProfileArgs {
+    /// Folder of the record.
+    pub record: PathBuf,
+    /// Where to write the profile.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Print one JSON object: the profile.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `study run`, and the search step of a study.
@@ -87,7 +103,24 @@ pub fn run(args: &StudyArgs) -> Result<(), CliError> {
             let results = with_session(study, &args.record, args.record_changes, |s| s.finish())?;
             show(&results, args.json)
         }
+        StudyCommand::Profile(args) => profile(args),
     }
+}
+
+fn profile(args: &ProfileArgs) -> Result<(), CliError> {
+    let profile = held_out_profile(&args.record)?;
+    let (text, path) = (profile.to_json(), args.output.display());
+    crate::output::write_atomically(&args.output, |out| out.write_all(text.as_bytes()))
+        .map_err(|e| CliError::Io(format!("can't write {path}: {e}")))?;
+    if args.json {
+        return print(&text);
+    }
+    let lost = profile.hold_out.map_or(0, |h| h.lost_every_round.len());
+    let standing = match lost {
+        0 => "may be a default: it lost no held-out case in every round".to_string(),
+        n => format!("stays opt-in: it lost {n} held-out cases in every round"),
+    };
+    print(&format!("wrote {path}; the profile {standing}\n"))
 }
 
 /// Runs one step on a record and says that it is done.
@@ -162,7 +195,7 @@ pub fn with_setup<T>(
     let setup = Setup {
         device,
         meter: &Clock,
-        worker: Launch { program, args, env: Vec::new() },
+        worker: Launch { program, args, ..Launch::default() },
         progress: &bars,
         record_changes,
     };

@@ -19,7 +19,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-use super::{FitOrigin, ProfileError, SCHEMA};
+use super::{FitOrigin, HoldOut, ProfileError, SCHEMA};
 use crate::policy::whole_launch::{
     Confidence, Family, FamilyFit, Model, NAME, WeightedTerm, WholeLaunch,
 };
@@ -35,6 +35,8 @@ pub struct WholeLaunchProfile {
     pub source: Option<String>,
     /// Training data and code.
     pub fit: FitOrigin,
+    /// What a fresh hold-out says of it, if there was one.
+    pub hold_out: Option<HoldOut>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -48,6 +50,8 @@ struct File {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<String>,
     fit: FitOrigin,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    hold_out: Option<HoldOut>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -87,6 +91,7 @@ impl WholeLaunchProfile {
         let file: File =
             serde_json::from_str(text).map_err(|e| ProfileError::Json(e.to_string()))?;
         file.fit.check()?;
+        file.hold_out.as_ref().map_or(Ok(()), HoldOut::check)?;
         if file.fits.is_empty() {
             return Err(ProfileError::Json("`fits` is empty".to_string()));
         }
@@ -99,7 +104,13 @@ impl WholeLaunchProfile {
             }
             fits.push(fit);
         }
-        Ok(WholeLaunchProfile { target: file.target, fits, source: file.source, fit: file.fit })
+        Ok(WholeLaunchProfile {
+            target: file.target,
+            fits,
+            source: file.source,
+            fit: file.fit,
+            hold_out: file.hold_out,
+        })
     }
 
     /// The policy with these fits.
@@ -117,6 +128,7 @@ impl WholeLaunchProfile {
             fits: self.fits.iter().map(write_fit).collect(),
             source: self.source.clone(),
             fit: self.fit.clone(),
+            hold_out: self.hold_out.clone(),
         };
         // Plain data with text keys always serialises.
         serde_json::to_string_pretty(&file).unwrap_or_default() + "\n"
@@ -244,6 +256,13 @@ mod tests {
                 code_sha256: "a".repeat(64),
                 procedure: "test".to_string(),
             },
+            hold_out: Some(HoldOut {
+                freeze: "b".repeat(64),
+                target_sha256: "c".repeat(64),
+                rounds: 14,
+                cases: 2,
+                lost_every_round: vec!["softmax-f32-3x7".to_string()],
+            }),
         }
     }
 
@@ -265,6 +284,8 @@ mod tests {
         };
         let shown = |from: &str, to: &str| fault(from, to).to_string();
         assert!(matches!(fault("\"0000", "\"zz00"), ProfileError::Field { .. }));
+        assert!(shown("\"cccc", "\"zzcc").contains("hold_out.target_sha256"));
+        assert!(shown("\"lost_every_round\"", "\"lost\"").contains("not a profile"));
         assert!(matches!(fault("gpu-rows", "gpu-cows"), ProfileError::Field { .. }));
         assert!(matches!(fault("rounds", "squares"), ProfileError::UnknownCoefficient { .. }));
         assert!(matches!(fault("\"us\"", "\"ns\""), ProfileError::Field { .. }));

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use tilewright_engine::check::CheckReport;
 use tilewright_engine::timing::Timing;
 use tilewright_engine::{Compiled, Plan};
+use tilewright_ir::facts::Family;
 use tilewright_plan::json::CandidateObject;
 use tilewright_runtime::{Capabilities, ResourceReport, Roofline};
 
@@ -44,6 +45,9 @@ pub struct Report {
     outputs: Vec<String>,
     #[serde(skip)]
     explanation: String,
+    /// Whether it is a matrix product.
+    #[serde(skip)]
+    product: bool,
     /// Bytes of the last-level cache; 0 where unknown.
     #[serde(skip)]
     cache_bytes: f64,
@@ -124,8 +128,17 @@ struct TimeObject {
     roofline_fraction: Option<f64>,
 }
 
+/// Operations per byte in words.
+fn intensity(flops: f64, bytes: f64) -> String {
+    match flops > 0.0 && bytes > 0.0 {
+        true => format!("{} FLOP a byte", digits(flops / bytes, 3)),
+        false => "no arithmetic".to_string(),
+    }
+}
+
 impl Report {
-    pub fn new(outcome: Outcome<'_>) -> Self {
+    /// `notes` are lines about the profile of the plan.
+    pub fn new(outcome: Outcome<'_>, notes: &str) -> Self {
         let ranking = &outcome.plan.ranking;
         let (capabilities, work) = (outcome.capabilities, outcome.work);
         let time = outcome.timing.as_ref().map(|timing| {
@@ -214,7 +227,8 @@ impl Report {
             check,
             time,
             outputs: written.iter().map(|p| p.display().to_string()).collect(),
-            explanation: outcome.plan.explain(TOP),
+            explanation: outcome.plan.explain(TOP) + notes,
+            product: matches!(outcome.plan.facts.family, Family::Matrix(_)),
             cache_bytes: outcome.plan.target.cpu_facts().map_or(0.0, |cpu| cpu.l3_bytes as f64),
         }
     }
@@ -267,6 +281,15 @@ impl Report {
         }
         if let Some(t) = &self.time {
             line(
+                "work",
+                &format!(
+                    "{} FLOP, {} bytes at least, {}",
+                    digits(t.flops, 4),
+                    digits(t.bytes, 4),
+                    intensity(t.flops, t.bytes)
+                ),
+            );
+            line(
                 "time",
                 &format!(
                     "median {} ± {} %, first call {} ({} batches of {}{})",
@@ -298,10 +321,12 @@ impl Report {
     }
 
     fn speed(&self, t: &TimeObject) -> String {
-        let rate = if t.flops > 0.0 {
-            rate(t.flops_per_second, "FLOP/s")
-        } else {
+        // The rate that the nearer ceiling bounds; of a product always its arithmetic.
+        let memory = t.limit == Some("memory") && !self.product || t.flops == 0.0;
+        let rate = if memory {
             rate(t.bytes_per_second, "B/s")
+        } else {
+            rate(t.flops_per_second, "FLOP/s")
         };
         let roof = match (t.roofline_fraction, t.limit) {
             (Some(fraction), Some(limit)) => {

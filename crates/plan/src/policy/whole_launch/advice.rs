@@ -2,6 +2,7 @@
 //! because the model has nothing to go by, or keep an incumbent.
 
 use super::{Confidence, FamilyFit, Inputs};
+use crate::mapping::Mapping;
 
 /// An input may be this many times beyond the range of the training rows.
 const EXTRAPOLATION: f64 = 2.0;
@@ -56,6 +57,27 @@ pub struct Advice {
     pub shortlist: usize,
     /// Why the model's first shouldn't be trusted without measuring, if it shouldn't.
     pub abstention: Option<Abstention>,
+    /// Share of times that the interval is to hold.
+    pub level: f64,
+    /// Predicted gain that a challenger must exceed to replace an incumbent.
+    pub margin: f64,
+}
+
+/// The model's first beside the plan that would be used without the model.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Guard {
+    /// The incumbent.
+    pub incumbent: Mapping,
+    /// Its rank by the model, from 0.
+    pub rank: usize,
+    /// Its predicted time in microseconds.
+    pub prediction: f64,
+    /// Its prediction / that of the model's first.
+    pub gain: f64,
+    /// What the gain must exceed.
+    pub margin: f64,
+    /// Whether the model's first replaces the incumbent.
+    pub accepted: bool,
 }
 
 impl std::fmt::Display for Advice {
@@ -65,9 +87,9 @@ impl std::fmt::Display for Advice {
         match &self.abstention {
             Some(reason) => write!(f, "; measure this one: {reason}"),
             None if self.shortlist > 1 => {
-                write!(f, "; {} candidates are worth measuring", self.shortlist)
+                write!(f, "; the first {} are worth measuring", self.shortlist)
             }
-            None => Ok(()),
+            None => write!(f, "; no other is worth measuring"),
         }
     }
 }
@@ -101,6 +123,8 @@ pub fn advise(fit: &FamilyFit, ascending: &[f64], winner: &Inputs) -> Option<Adv
         interval: fit.confidence.interval(prediction),
         shortlist,
         abstention: abstention(fit, ascending.len(), shortlist, winner),
+        level: fit.confidence.level,
+        margin: fit.confidence.margin,
     })
 }
 
