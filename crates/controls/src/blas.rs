@@ -32,8 +32,10 @@ struct Library {
     files: &'static [&'static CStr],
     /// Sets the number of threads, `void f(int)`.
     threads: Option<&'static CStr>,
-    /// Says what it is, `const char *f(void)`.
-    version: Option<&'static CStr>,
+    /// Say what it is, `const char *f(void)`.
+    version: &'static [&'static CStr],
+    /// Says how many threads it uses, `int f(void)`.
+    used: Option<&'static CStr>,
 }
 
 const LIBRARIES: [Library; 3] = [
@@ -41,19 +43,23 @@ const LIBRARIES: [Library; 3] = [
         name: "openblas",
         files: &[c"libopenblas.so.0", c"libopenblas.so", c"libopenblas.dylib"],
         threads: Some(c"openblas_set_num_threads"),
-        version: Some(c"openblas_get_config"),
+        // The core's name is that of the kernels that were chosen at run time.
+        version: &[c"openblas_get_config", c"openblas_get_corename"],
+        used: Some(c"openblas_get_num_threads"),
     },
     Library {
         name: "mkl",
         files: &[c"libmkl_rt.so.2", c"libmkl_rt.so", c"libmkl_rt.dylib"],
         threads: Some(c"MKL_Set_Num_Threads"),
-        version: None,
+        version: &[],
+        used: Some(c"MKL_Get_Max_Threads"),
     },
     Library {
         name: "accelerate",
         files: &[c"/System/Library/Frameworks/Accelerate.framework/Accelerate"],
         threads: None,
-        version: None,
+        version: &[],
+        used: None,
     },
 ];
 
@@ -94,13 +100,27 @@ impl Blas {
                 set(c_int::try_from(threads).unwrap_or(1));
             }
         }
-        let version = library.version.and_then(symbol).map(|address| {
+        let mut version: Vec<String> = Vec::new();
+        for address in library.version.iter().filter_map(|name| symbol(name)) {
             // SAFETY: the function is `const char *f(void)` and its text ends with 0.
-            unsafe {
+            version.push(unsafe {
                 let text: unsafe extern "C" fn() -> *const c_char = std::mem::transmute(address);
                 CStr::from_ptr(text()).to_string_lossy().trim().to_string()
+            });
+        }
+        if let Some(address) = library.used.and_then(symbol) {
+            // SAFETY: the function is `int f(void)`.
+            let used = unsafe {
+                let used: unsafe extern "C" fn() -> c_int = std::mem::transmute(address);
+                used()
+            };
+            if usize::try_from(used) != Ok(threads) {
+                let message = format!("{name} uses {used} threads where {threads} were asked for");
+                return Err(ControlError::Missing(message));
             }
-        });
+            version.push(format!("{used} threads"));
+        }
+        let version = (!version.is_empty()).then(|| version.join(", "));
         Ok(Blas { sgemm, version })
     }
 }

@@ -6,7 +6,9 @@
 //! | `handwritten` | Rust loops for softmax, RMSNorm and LayerNorm | preallocated |
 //! | `gemm-crate` | the crate `gemm` | preallocated |
 //! | `openblas`, `mkl`, `accelerate` | a CBLAS found at run time | preallocated |
-//! | `torch-eager`, `torch-compile` | PyTorch in a Python process ([`torch`]) | by op |
+//! | `torch-eager`, `torch-compile` | PyTorch on the CPU or a CUDA device ([`torch`]) | by op |
+//! | `cublas` | `torch.mm` on a CUDA device, without TF32 | preallocated |
+//! | `triton` | row kernels in Triton, tuned over warps, on a CUDA device | preallocated |
 //!
 //! A control that isn't installed says so; it never fails a run.
 
@@ -117,13 +119,59 @@ pub trait Prepared {
 }
 
 /// Every control's name.
-pub const NAMES: [&str; 7] =
-    ["handwritten", "gemm-crate", "openblas", "mkl", "accelerate", "torch-eager", "torch-compile"];
+pub const NAMES: [&str; 9] = [
+    "handwritten",
+    "gemm-crate",
+    "openblas",
+    "mkl",
+    "accelerate",
+    "torch-eager",
+    "torch-compile",
+    "cublas",
+    "triton",
+];
 
-/// Controls that run in a Python process.
-pub fn in_python(name: &str) -> bool {
-    name.starts_with("torch-")
+/// Whether a control runs on a kind of device: `cpu` or `cuda`.
+pub fn runs_on(name: &str, kind: &str) -> bool {
+    match name {
+        "torch-eager" | "torch-compile" => matches!(kind, "cpu" | "cuda"),
+        "cublas" | "triton" => kind == "cuda",
+        _ => kind == "cpu",
+    }
 }
+
+/// Whether a control is one of row programs.
+pub fn computes_rows(name: &str) -> bool {
+    matches!(name, "handwritten" | "torch-eager" | "torch-compile" | "triton")
+}
+
+/// Whether a control is one of products. A compiled product is PyTorch's eager one.
+pub fn computes_products(name: &str) -> bool {
+    !matches!(name, "handwritten" | "torch-compile" | "triton")
+}
+
+/// Environment variables that choose other kernels of the controls' libraries, or other numbers of
+/// threads than asked for. Workers of controls run without them.
+pub const VARIABLES: [&str; 18] = [
+    "ATEN_CPU_CAPABILITY",
+    "DNNL_MAX_CPU_ISA",
+    "GOMP_CPU_AFFINITY",
+    "GOTO_NUM_THREADS",
+    "KMP_AFFINITY",
+    "KMP_BLOCKTIME",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_NUM_THREADS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_L2_SIZE",
+    "OPENBLAS_NUM_THREADS",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_COMPILE_DISABLE",
+];
 
 /// A control of this process by name.
 ///
@@ -265,7 +313,12 @@ mod tests {
 
     #[test]
     fn what_a_control_cant_do_is_said() {
-        assert!(matches!(control("cublas", 1), Err(ControlError::Unknown { .. })));
+        assert!(matches!(control("cudnn", 1), Err(ControlError::Unknown { .. })));
+        for name in NAMES {
+            assert!(runs_on(name, "cpu") || runs_on(name, "cuda"), "{name}");
+            assert!(computes_rows(name) || computes_products(name), "{name}");
+        }
+        assert!(!runs_on("openblas", "cuda") && !runs_on("cublas", "cpu"));
         let problem = Problem {
             op: "row_sum".to_string(),
             shape: vec![3, 4],
