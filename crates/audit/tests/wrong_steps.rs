@@ -159,7 +159,7 @@ fn labels_before_the_freeze() {
 fn hold_out_shapes_in_training() {
     // A training case of a hold-out shape, honestly measured and fitted.
     let id = "search/softmax-f32-512x512.json";
-    wrong("shape in both", id, &["cases.disjoint", "search.floor"], |v| {
+    wrong("shape in both", id, &["study.cases", "cases.disjoint", "search.floor"], |v| {
         v["case"]["shape"] = json!([37, 1537]);
     });
     let path = "calibration/cpu-rows.json";
@@ -217,10 +217,31 @@ fn choices() {
 
 #[test]
 fn fits() {
-    let path = "calibration/cpu-rows.json";
+    for path in ["calibration/cpu-rows.json", "calibration/gpu-matrix.json"] {
+        fits_of(path);
+    }
+    let profile = "profile.json";
+    wrong("profile", profile, &["calibration.profile"], |v| {
+        scale(&mut v["fits"][0]["terms"][1]["coefficient"], 1.001);
+    });
+}
+
+fn fits_of(path: &str) {
     wrong("coefficient", path, &["calibration.fit"], |v| {
         scale(&mut v["terms"][1]["coefficient"], 1.001);
     });
+    // A design and the mean of the designs, both altered alike.
+    wrong("design", path, &["calibration.fit"], |v| {
+        let designs = v["designs"].as_array().unwrap().len() as f64;
+        let own = v["designs"][0]["coefficients"][1].as_f64().unwrap();
+        let term = v["terms"][1]["coefficient"].as_f64().unwrap();
+        v["designs"][0]["coefficients"][1] = json!(own * 1.01);
+        v["terms"][1]["coefficient"] = json!(term + 0.01 * own / designs);
+    });
+    wrong("design without a coefficient", path, &["calibration.fit"], |v| {
+        remove(&mut v["designs"][0]["coefficients"], 2);
+    });
+    wrong("no design", path, &["calibration.fit"], |v| v["designs"] = json!([]));
     wrong("margin", path, &["calibration.confidence"], |v| {
         v["confidence"]["margin"] = json!(1.001);
     });
@@ -230,10 +251,6 @@ fn fits() {
     wrong("fold", path, &["calibration.folds"], |v| v["folds"][0]["regret_mean"] = json!(0.5));
     wrong("dropped fold", path, &["calibration.folds"], |v| remove(&mut v["folds"], 1));
     wrong("data hash", path, &["calibration.rows"], |v| v["data_sha256"] = json!("0".repeat(64)));
-    let profile = "profile.json";
-    wrong("profile", profile, &["calibration.profile"], |v| {
-        scale(&mut v["fits"][0]["terms"][1]["coefficient"], 1.001);
-    });
 }
 
 #[test]
@@ -266,7 +283,7 @@ fn frozen_plans() {
     wrong("other mapping", FROZEN, &["frozen.labels"], |v| {
         v["incumbent"]["mapping"] = json!({"width": 64});
     });
-    wrong("another protocol", LABELS, &["frozen.labels"], |v| {
+    wrong("another protocol", LABELS, &["study.protocol", "frozen.labels"], |v| {
         v["protocol"]["sample_ns"] = json!(5);
     });
 }
@@ -327,7 +344,8 @@ fn results() {
     wrong("dropped case", path, &["results.summary"], |v| remove(&mut v["cases"], 5));
     wrong("gate", path, &["results.gate"], |v| v["gate"]["rules"][0]["limit"] = json!(9.0));
     wrong("more", path, &["results.summary"], |v| v["speed"] = json!("great"));
-    wrong("rule that nobody can check", "protocol.json", &["results.summary"], |v| {
+    let unknown = ["study.protocol", "results.summary"];
+    wrong("rule that nobody can check", "protocol.json", &unknown, |v| {
         v["acceptance"]["beauty"] = json!(1.0);
     });
 }
@@ -377,5 +395,112 @@ fn a_second_freeze() {
     // Its number repeats the first one's, and it has neither labels nor rounds.
     for rule in ["ledger.freezes", "cases.complete", "replay.rounds"] {
         assert!(failed.contains(&rule), "{failed:?}");
+    }
+}
+
+/// A record whose cases measured the shortlist of 6 of 8 legal candidates, with the scores of the
+/// other two.
+fn shortlisted(name: &str, others: [f64; 2], study: &str, top: Value) -> Audit {
+    let space = |space: &mut Value, candidates: &Value| {
+        let listed = candidates.as_array().unwrap();
+        let mut legal: Vec<(u64, Value)> = listed
+            .iter()
+            .map(|c| (c["plan"].as_u64().unwrap(), c["score"].clone()))
+            .chain([(0, json!(others[0])), (6, json!(others[1]))])
+            .collect();
+        legal.sort_by_key(|l| l.0);
+        space["candidates"] = json!(15);
+        space["legal"] = json!(legal.len());
+        space["legal_plans"] = legal.iter().map(|l| json!(l.0)).collect();
+        space["legal_scores"] = legal.iter().map(|l| l.1.clone()).collect();
+    };
+    let record = Record::altered(&|path, v| match path {
+        "study.toml" => *v = json!(format!("{}{study}", v.as_str().unwrap())),
+        "protocol.json" => v["top"] = top.clone(),
+        _ if ["search/", "labels/", "frozen/"].iter().any(|f| path.starts_with(f)) => {
+            let candidates = v["candidates"].clone();
+            space(&mut v["space"], &candidates);
+        }
+        _ => {}
+    });
+    audited(name, &record)
+}
+
+#[test]
+fn shortlists() {
+    let top = "[space]\ntop = 6\n";
+    let far = [1e12, 2e12];
+    assert_eq!(shortlisted("shortlist", far, top, json!(6)).failed(), [""; 0]);
+    // A better score that was left out; the incumbent isn't the best of all then.
+    let failed = shortlisted("left out", [0.5, 1e12], top, json!(6)).failed();
+    assert_eq!(failed, ["search.space", "search.incumbent"]);
+    // Fewer or more than the study says.
+    let failed = shortlisted("long", far, top, json!(7)).failed();
+    assert_eq!(failed, ["study.protocol", "search.space"]);
+    // Nothing says that these were the ones to measure.
+    assert_eq!(shortlisted("unsaid", far, "", Value::Null).failed(), ["search.space"]);
+    assert_eq!(shortlisted("unsaid in the study", far, "", json!(6)).failed(), ["study.protocol"]);
+    let name = "scores that aren't there";
+    wrong(name, SEARCH, &["search.space"], |v| {
+        v["space"]["legal"] = json!(8);
+        v["space"]["candidates"] = json!(15);
+        v["space"]["legal_plans"] = json!([0, 1, 3, 5, 6, 7, 9, 11]);
+    });
+}
+
+#[test]
+fn the_study_file() {
+    let file = |name: &str, rules: &[&str], from: &str, to: &str| {
+        wrong(name, "study.toml", rules, |v| {
+            let text = v.as_str().unwrap();
+            assert!(text.contains(from), "{name}");
+            *v = json!(text.replacen(from, to, 1));
+        });
+    };
+    let protocol = ["study.protocol"];
+    file("rounds", &protocol, "rounds = 14", "rounds = 15");
+    file("samples", &protocol, "samples = 3", "samples = 4");
+    file("limit", &protocol, "regret_mean = 0.5", "regret_mean = 0.4");
+    file("rule left out", &protocol, "regret_max = 1.0\n", "");
+    file("shortlist", &protocol, "shortlist = 3", "shortlist = 4");
+    file("cap", &protocol, "[search]", "[space]\ncap = 4\n[search]");
+    file("metric", &protocol, "shortlist = 3", "shortlist = 3\nmetric = \"single\"");
+    file("controls", &protocol, "\"plain-loops\", ", "");
+    file(
+        "order of controls",
+        &protocol,
+        "\"plain-loops\", \"torch\"",
+        "\"torch\", \"plain-loops\"",
+    );
+    let cases = ["study.cases"];
+    file("shape", &cases, "\"23x769\"", "\"23x770\"");
+    file("order", &cases, "\"23x769\", \"128x2048\"", "\"128x2048\", \"23x769\"");
+    file("one more", &cases, "\"23x769\"", "\"24x769\", \"23x769\"");
+    file("held out", &cases, "\"37x1537\", ", "");
+    file("type", &cases, "ops = [\"gemm\"]", "ops = [\"gemm\"]\ndtype = \"f64\"");
+    file("threads", &cases, "threads = 2", "threads = 1");
+    file("no study", &["study.file"], "[search]", "[serch]");
+    file("no TOML", &["study.file"], "[search]", "[search");
+    file("unknown rule", &["study.file"], "regret_mean", "beauty");
+    // A quick run of the file has other settings.
+    let mut record = Record::valid();
+    record.entries[0].1["quick"] = json!(true);
+    let failed = audited("quick", &record).failed();
+    assert!(failed.contains(&"study.protocol"), "{failed:?}");
+    // A record of a restricted space has no candidate outside it.
+    let rows = |v: &mut Value, unroll: u64| {
+        for candidate in v["candidates"].as_array_mut().unwrap() {
+            candidate["mapping"] = json!({"family": "rows", "unroll": unroll});
+        }
+    };
+    for (unroll, failed) in [(2, vec![]), (3, vec!["study.protocol"])] {
+        let record = Record::altered(&|path, v| match path {
+            "study.toml" => {
+                *v = json!(format!("{}[space]\nunroll = [1, 2]\n", v.as_str().unwrap()))
+            }
+            SEARCH => rows(v, unroll),
+            _ => {}
+        });
+        assert_eq!(audited("space", &record).failed(), failed);
     }
 }

@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         worker: Launch {
             program: std::env::current_exe()?,
             args: vec!["worker".to_string()],
-            env: vec![],
+            ..Launch::default()
         },
         progress: &Silent,
         record_changes: false,

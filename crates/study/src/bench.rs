@@ -522,7 +522,8 @@ impl<'a> Bench<'a> {
         };
         let (dyadic, random) = (write(DataKind::Dyadic)?, write(DataKind::Random)?);
         let output = subject.outputs()?.first().map_or(0, Buffer::len);
-        Ok(Request::OpenControl { case: subject.case.clone(), dyadic, random, lengths, output })
+        let (case, sets) = (subject.case.clone(), self.study.search.sets);
+        Ok(Request::OpenControl { case, dyadic, random, lengths, output, sets })
     }
 
     fn ask_control(
@@ -536,7 +537,9 @@ impl<'a> Bench<'a> {
             Some(process) => process.request(request, deadline),
             none => {
                 worker.opened = None;
-                let launch = control::launch(&worker.name, self.study.threads, &self.setup.worker);
+                let study = self.study;
+                let launch =
+                    control::launch(&worker.name, &study.device, study.threads, &self.setup.worker);
                 Process::start(&launch).and_then(|mut process| {
                     match process.next(PATIENCE)? {
                         Reply::Ready { .. } => {}

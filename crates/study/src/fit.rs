@@ -3,11 +3,11 @@
 use crate::canonical::sha256;
 use crate::error::StudyError;
 use crate::import::training::{Training, TrainingRow};
-use crate::record::{CALIBRATION, CalibrationFile, CalibrationRow, Fold, SearchFile};
+use crate::record::{CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, SearchFile};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tilewright_plan::calibrate::{
-    OuterFold, Sample, Split, Strategy, code_hash, mean, nested, whole_launch,
+    Dataset, OuterFold, Sample, Split, Strategy, code_hash, mean, nested, train, whole_launch,
 };
 use tilewright_plan::policy::whole_launch::{Family, FamilyFit, Inputs, MAX_INPUTS};
 use tilewright_plan::profile::{FitOrigin, WholeLaunchProfile};
@@ -40,11 +40,13 @@ pub fn calibrate(searches: &[SearchFile], target: &str) -> Result<Calibrated, St
         let (inputs, incumbents) = (training.inputs(), training.incumbents());
         let fit = whole_launch::fit_family(family, &data, &inputs, &incumbents)
             .map_err(|e| fault(e.to_string()))?;
+        let designs = designs(&data, &fit).map_err(fault)?;
         let folds =
             nested(&data, Split::Shape, Strategy::Average).map_err(|e| fault(e.to_string()))?;
         let rows = rows(&searches);
         let text = rows_text(&rows);
-        families.push((name.to_string(), rows, incumbents, folds, sha256(text.as_bytes())));
+        let data_sha256 = sha256(text.as_bytes());
+        families.push((name.to_string(), rows, incumbents, designs, folds, data_sha256));
         texts.push_str(&text);
         fits.push(fit);
     }
@@ -58,6 +60,7 @@ pub fn calibrate(searches: &[SearchFile], target: &str) -> Result<Calibrated, St
             code_sha256: code_sha256.clone(),
             procedure: "whole-launch, nested leave-one-shape-out".to_string(),
         },
+        hold_out: None,
     };
     // Terms and confidence are written as the profile writes them.
     let written: Value = serde_json::from_str(&profile.to_json()).map_err(|e| {
@@ -65,12 +68,13 @@ pub fn calibrate(searches: &[SearchFile], target: &str) -> Result<Calibrated, St
     })?;
     let part = |index: usize, name: &str| written["fits"][index][name].clone();
     let files = families.into_iter().enumerate().map(
-        |(index, (family, rows, incumbents, folds, data_sha256))| CalibrationFile {
+        |(index, (family, rows, incumbents, designs, folds, data_sha256))| CalibrationFile {
             schema: CALIBRATION.to_string(),
             family,
             rows,
             incumbents,
             terms: part(index, "terms"),
+            designs,
             confidence: part(index, "confidence"),
             folds: folds.iter().map(fold).collect(),
             code_sha256: code_sha256.clone(),
@@ -78,6 +82,24 @@ pub fn calibrate(searches: &[SearchFile], target: &str) -> Result<Calibrated, St
         },
     );
     Ok(Calibrated { families: files.collect(), profile })
+}
+
+/// Every fitted design, in the terms of the model that is their mean.
+fn designs(data: &Dataset, fit: &FamilyFit) -> Result<Vec<DesignFit>, String> {
+    let fitted = train(data, &data.all(), Split::Shape, Strategy::Average);
+    let labels: Vec<String> = fit.model.terms().iter().map(|t| fit.model.label(t)).collect();
+    let position = |feature: &String| {
+        let position = labels.iter().position(|label| label == feature);
+        position.ok_or_else(|| format!("the model has no term `{feature}`"))
+    };
+    let one = |one: tilewright_plan::calibrate::Fitted| {
+        let design = data.designs().get(one.design).ok_or("a fit of no design")?;
+        Ok(DesignFit {
+            terms: design.features.iter().map(position).collect::<Result<_, String>>()?,
+            coefficients: one.coefficients,
+        })
+    };
+    fitted.map_err(|e| e.to_string())?.into_iter().map(one).collect()
 }
 
 fn fold(fold: &OuterFold) -> Fold {

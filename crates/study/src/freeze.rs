@@ -13,6 +13,7 @@ use crate::spec::Study;
 use crate::subject::{Candidates, Subject};
 use crate::worker::serve::kernel_text;
 use std::collections::BTreeMap;
+use tilewright_controls::{computes_products, computes_rows};
 use tilewright_plan::policy::whole_launch::{FamilyFit, advice};
 use tilewright_plan::profile::WholeLaunchProfile;
 
@@ -47,18 +48,14 @@ pub struct FrozenCase {
 
 /// Names of the paths of each kind of case.
 pub fn paths(study: &Study) -> FamilyPlans {
-    let named = |skip: &[&str]| -> Vec<String> {
+    let named = |computes: fn(&str) -> bool| -> Vec<String> {
         [INCUMBENT, CHALLENGER, AGAIN, BEST]
             .into_iter()
-            .chain(study.controls.iter().map(String::as_str).filter(|c| !skip.contains(c)))
+            .chain(study.controls.iter().map(String::as_str).filter(|c| computes(c)))
             .map(str::to_string)
             .collect()
     };
-    FamilyPlans {
-        rows: named(&["gemm-crate", "openblas", "mkl", "accelerate"]),
-        // A compiled product is the eager one.
-        matrix: named(&["handwritten", "torch-compile"]),
-    }
+    FamilyPlans { rows: named(computes_rows), matrix: named(computes_products) }
 }
 
 /// Names of the paths of one case.
@@ -83,6 +80,7 @@ pub fn protocol(study: &Study, profile: &WholeLaunchProfile, profile_sha256: &st
         paths: paths(study),
         shortlist: study.shortlist,
         cap: study.space.cap,
+        top: study.space.top,
         selection: study.metric,
         guard: profile
             .fits

@@ -80,30 +80,27 @@ pub fn state(meter: &dyn Meter) -> State {
 }
 
 /// Measures ceilings and asks the controls what they are.
-///
-/// # Errors
-/// The study names a control that there is none of.
 pub fn machine(
     device: &Arc<dyn Device>,
     meter: &dyn Meter,
     study: &Study,
     own: &Launch,
-) -> Result<Machine, StudyError> {
+) -> Machine {
     let threads: BTreeSet<u32> = study.cases.iter().map(|c| c.threads).collect();
     let ceilings = threads.into_iter().map(|t| measure_ceilings(device, meter, t)).collect();
     let controls = study
         .controls
         .iter()
-        .map(|name| control_entry(name, study.threads, own))
-        .collect::<Result<_, _>>()?;
-    Ok(Machine {
+        .map(|name| control_entry(name, &study.device, study.threads, own))
+        .collect();
+    Machine {
         schema: MACHINE.to_string(),
         meter: meter.kind(),
         identity: identity(device),
         target: device.target().clone(),
         ceilings,
         controls,
-    })
+    }
 }
 
 fn measure_ceilings(device: &Arc<dyn Device>, meter: &dyn Meter, threads: u32) -> Ceilings {
@@ -167,15 +164,10 @@ fn launch_ns(device: &Arc<dyn Device>, meter: &dyn Meter) -> f64 {
     batches.min().map_or(0.0, |ns| ns as f64 / CALLS as f64)
 }
 
-fn control_entry(name: &str, threads: u32, own: &Launch) -> Result<ControlEntry, StudyError> {
-    if !controls::NAMES.contains(&name) {
-        return Err(StudyError::File {
-            file: "study".to_string(),
-            message: format!("unknown control `{name}`: use {}", controls::NAMES.join(", ")),
-        });
-    }
-    let reply = Process::start(&control::launch(name, threads, own))
-        .and_then(|mut process| process.next(GREETING));
+fn control_entry(name: &str, device: &str, threads: u32, own: &Launch) -> ControlEntry {
+    let launch = control::launch(name, device, threads, own);
+    let unset = launch.unset.iter().filter(|name| std::env::var_os(name).is_some()).cloned();
+    let reply = Process::start(&launch).and_then(|mut process| process.next(GREETING));
     let (available, version, reason) = match reply {
         Ok(Reply::Ready { version }) => (true, version, None),
         Ok(Reply::Unavailable { reason }) => (false, None, Some(reason)),
@@ -183,14 +175,15 @@ fn control_entry(name: &str, threads: u32, own: &Launch) -> Result<ControlEntry,
         Err(failure) => (false, None, Some(failure.to_string())),
     };
     // By op for PyTorch; each row of a search says which it was.
-    let output = if controls::in_python(name) { "returned" } else { "preallocated" };
-    Ok(ControlEntry {
+    let output = if name.starts_with("torch-") { "returned" } else { "preallocated" };
+    ControlEntry {
         name: name.to_string(),
         available,
         version,
         reason,
         output: output.to_string(),
-    })
+        unset: unset.collect(),
+    }
 }
 
 /// The least time of a case: the largest of its operations, its bytes at the smallest level that

@@ -18,7 +18,7 @@ use crate::store::Store;
 use serde_json::{Value, json};
 use std::path::Path;
 use tilewright_plan::Profile;
-use tilewright_plan::profile::WholeLaunchProfile;
+use tilewright_plan::profile::{HoldOut, WholeLaunchProfile};
 
 const STUDY: &str = "study.toml";
 const MACHINE: &str = "machine.json";
@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
         if ledger.entries().is_empty() {
             only_ours(&store)?;
             store.write(STUDY, study.text.as_bytes())?;
-            let machine = machine::machine(&setup.device, setup.meter, &study, &setup.worker)?;
+            let machine = machine::machine(&setup.device, setup.meter, &study, &setup.worker);
             let machine_sha256 = store.write_json(MACHINE, &machine)?;
             let ids = |set| study.set(set).map(|c| c.id.clone()).collect::<Vec<_>>();
             ledger.append(
@@ -481,6 +481,56 @@ impl<'a> Session<'a> {
         }
         Ok(value)
     }
+}
+
+/// The profile of a finished record, with what its hold-out says of it: the file to ship.
+///
+/// # Errors
+/// The record isn't finished, a case of the hold-out is incomplete, or its times are simulated.
+pub fn held_out_profile(dir: &Path) -> Result<WholeLaunchProfile, StudyError> {
+    kept_study(dir)?;
+    let store = Store::open(dir)?;
+    let fault = |message: String| StudyError::record(dir, message);
+    let ledger = Ledger::read(&store)?;
+    let last = ledger.entries().last().filter(|e| e.kind == Kind::Results);
+    let last = last.ok_or_else(|| {
+        StudyError::Order("the record has no results yet: finish the study first".to_string())
+    })?;
+    ledger.check_file(&store, last)?;
+    let (results, _) = store.read_json::<Value>(RESULTS)?;
+    let (machine, _) = store.read_json::<Machine>(MACHINE)?;
+    if machine.meter == crate::meter::MeterKind::Simulated {
+        return Err(fault("its times are simulated and say nothing of a profile".to_string()));
+    }
+    let mut lost_every_round = Vec::new();
+    let cases = results["cases"].as_array().cloned().unwrap_or_default();
+    for case in &cases {
+        let id = case["case"].as_str().unwrap_or_default();
+        let Some(best) = case["gain"]["max"].as_f64() else {
+            return Err(fault(format!("hold-out case {id} is incomplete")));
+        };
+        if best < 1.0 {
+            lost_every_round.push(id.to_string());
+        }
+    }
+    let bytes = store.read(PROFILE)?;
+    let path = store.path(PROFILE);
+    let stated = ledger.freeze().and_then(|e| e.text("profile_sha256"));
+    if stated != Some(&crate::canonical::sha256(&bytes)) {
+        return Err(StudyError::record(&path, "it isn't the profile that was frozen"));
+    }
+    let text = String::from_utf8_lossy(&bytes);
+    let Ok(Profile::WholeLaunch(mut profile)) = Profile::from_json(&text) else {
+        return Err(StudyError::record(&path, "it is no profile of whole-launch"));
+    };
+    profile.hold_out = Some(HoldOut {
+        freeze: results["freeze"].as_str().unwrap_or_default().to_string(),
+        target_sha256: machine.target.hash().to_string(),
+        rounds: results["rounds"].as_u64().unwrap_or(0),
+        cases: cases.len() as u64,
+        lost_every_round,
+    });
+    Ok(profile)
 }
 
 /// The study that a record keeps.

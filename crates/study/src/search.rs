@@ -69,17 +69,21 @@ pub fn inputs_seed(basis: &str, case: &str) -> u64 {
     derive(&format!("{basis}/{case}/inputs"))
 }
 
-/// Counts of a space; the legal candidates are listed where not all of them are measured.
+/// Counts of a space; the legal candidates are listed with their scores where not all of them are
+/// measured, so that a reader can see which ones had to be.
 pub fn space_counts(subject: &Subject, measured: usize) -> SpaceCounts {
     let legal = subject.legal();
     let mut legal_plans = subject.plan.ranking.order.clone();
     legal_plans.sort_unstable();
+    let legal_scores = legal_plans.iter().map(|plan| subject.score(*plan)).collect();
+    let some = measured < legal;
     SpaceCounts {
         candidates: subject.plan.ranking.candidates.len(),
         legal,
         rejected: subject.rejected(),
         measured,
-        legal_plans: (measured < legal).then_some(legal_plans),
+        legal_plans: some.then_some(legal_plans),
+        legal_scores: some.then_some(legal_scores),
     }
 }
 

@@ -25,6 +25,7 @@ use crate::stats::VerdictRule;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use tilewright_controls::{NAMES, runs_on};
 
 /// Largest study file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -112,8 +113,26 @@ pub struct Space {
     /// Most candidates that are measured in a case, spread evenly over the space; all legal ones
     /// if `None`.
     pub cap: Option<usize>,
-    /// Measure only the incumbent policy's first candidates, as many as this.
+    /// Measure only the incumbent policy's first candidates, as many as this: a shortlist. Not
+    /// beside `cap`.
     pub top: Option<usize>,
+}
+
+impl Space {
+    /// Checks the counts of candidates.
+    fn check(&self) -> Result<(), String> {
+        if self.cap.is_some() && self.top.is_some() {
+            return Err("`space.cap` and `space.top` exclude each other: `cap` spreads over the \
+                        space, `top` takes the policy's first"
+                .to_string());
+        }
+        for (name, value) in [("space.cap", self.cap), ("space.top", self.top)] {
+            if value == Some(0) {
+                return Err(format!("`{name}` must be at least 1, not 0"));
+            }
+        }
+        Ok(())
+    }
 }
 
 #[derive(Deserialize)]
@@ -360,6 +379,7 @@ impl Study {
             interleaved: r.interleaved,
         };
         let mut space = file.space.clone();
+        space.check()?;
         if quick {
             for protocol in [&mut search, &mut replay] {
                 protocol.warmup_ns = protocol.warmup_ns.min(ms("quick.warmup_ms", q.warmup_ms)?);
@@ -367,12 +387,13 @@ impl Study {
                 protocol.samples = protocol.samples.min(q.samples.max(1));
                 protocol.single_samples = protocol.single_samples.min(q.samples);
             }
-            space.cap = Some(space.cap.map_or(q.cap, |c| c.min(q.cap)).max(1));
+            let most = q.cap.max(1);
+            match &mut space.top {
+                Some(top) => *top = (*top).min(most),
+                None => space.cap = Some(space.cap.map_or(most, |c| c.min(most))),
+            }
         }
-        let controls: BTreeSet<&String> = file.controls.iter().collect();
-        if controls.len() != file.controls.len() {
-            return Err("a control is listed twice".to_string());
-        }
+        check_controls(&file)?;
         Ok(Study {
             name: file.name,
             text: text.to_string(),
@@ -401,6 +422,27 @@ impl Study {
     pub fn set(&self, set: CaseSet) -> impl Iterator<Item = &Case> {
         self.cases.iter().filter(move |c| c.set == set)
     }
+}
+
+/// The device is of a known kind; controls are known, listed once, and run on it.
+fn check_controls(file: &File) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    let kind = file.device.split(':').next().unwrap_or_default();
+    if !["cpu", "cuda", "metal"].contains(&kind) {
+        return Err(format!("unknown device `{}`: use cpu, cuda, cuda:N or metal", file.device));
+    }
+    for name in &file.controls {
+        if !NAMES.contains(&name.as_str()) {
+            return Err(format!("unknown control `{name}`: use {}", NAMES.join(", ")));
+        }
+        if !seen.insert(name) {
+            return Err(format!("control `{name}` is listed twice"));
+        }
+        if !runs_on(name, kind) {
+            return Err(format!("control `{name}` doesn't run on the study's device `{kind}`"));
+        }
+    }
+    Ok(())
 }
 
 fn cases(file: &File, quick: bool) -> Result<Vec<Case>, String> {
@@ -476,6 +518,20 @@ mod tests {
     }
 
     #[test]
+    fn a_quick_study_shortens_the_shortlist_or_the_cap() {
+        let counts = |space: &str| {
+            let text = format!("{TEXT}[space]\n{space}\n[quick]\ncap = 5\n");
+            let space = Study::parse(&text, true).unwrap().space;
+            (space.cap, space.top)
+        };
+        assert_eq!(counts(""), (Some(5), None));
+        assert_eq!(counts("cap = 3"), (Some(3), None));
+        assert_eq!(counts("cap = 7"), (Some(5), None));
+        assert_eq!(counts("top = 3"), (None, Some(3)));
+        assert_eq!(counts("top = 7"), (None, Some(5)));
+    }
+
+    #[test]
     fn faults_are_named_with_their_place() {
         let fault = |from: &str, to: &str| {
             assert!(TEXT.contains(from));
@@ -490,6 +546,17 @@ mod tests {
         assert!(fault("name = \"t\"", "name = \"../t\"").contains("name"));
         assert!(fault("threads = 2", "threads = 0").contains("threads"));
         assert!(fault("[acceptance]", "[search]\nrounds = 0\n[acceptance]").contains("rounds"));
+        let both = fault("[acceptance]", "[space]\ncap = 4\ntop = 4\n[acceptance]");
+        assert!(both.contains("exclude"), "{both}");
+        for name in ["cap", "top"] {
+            let zero = fault("[acceptance]", &format!("[space]\n{name} = 0\n[acceptance]"));
+            assert!(zero.contains(&format!("`space.{name}` must be at least 1")), "{zero}");
+        }
         assert!(Study::parse("name = \"t\"", false).unwrap_err().contains("family"));
+        let control =
+            |names: &str| fault("threads = 2", &format!("threads = 2\ncontrols = [{names}]"));
+        assert!(control("\"cudnn\"").contains("unknown control `cudnn`"));
+        assert!(control("\"mkl\", \"mkl\"").contains("twice"));
+        assert!(control("\"cublas\"").contains("doesn't run on the study's device `cpu`"));
     }
 }

@@ -90,8 +90,14 @@ impl Subject {
         self.plan.ranking.order.len()
     }
 
-    /// Candidates to measure: every legal one; with `cap` every ⌈legal/cap⌉-th of them in the
-    /// order of the space; with `top` the policy's first `top`. The incumbent and those in `also`
+    /// The incumbent policy's score of a candidate of the space; it alone orders them.
+    pub fn score(&self, plan: usize) -> f64 {
+        let candidate = self.plan.ranking.candidates.get(plan);
+        candidate.and_then(|c| c.verdict.as_ref().ok()).map_or(f64::MAX, |s| s.kernel)
+    }
+
+    /// Candidates to measure: every legal one; with `cap` as many, spread evenly over the order of
+    /// the space; with `top` the policy's first `top`. The incumbent and those in `also`
     /// (indices in the space) are always among them.
     ///
     /// # Errors
@@ -126,7 +132,7 @@ impl Subject {
                 plan: *plan,
                 mapping: candidate.mapping,
                 inputs: inputs[..of.inputs().len()].to_vec(),
-                score: candidate.verdict.as_ref().map_or(f64::MAX, |s| s.kernel),
+                score: self.score(*plan),
             });
         }
         let fault = || StudyError::Case {

@@ -165,7 +165,7 @@ fn study(dir: &Path) -> Result<(), String> {
     let setup = Setup {
         device: device()?,
         meter: &Simulated,
-        worker: Launch { program, args: vec!["worker".to_string()], env: vec![] },
+        worker: Launch { program, args: vec!["worker".to_string()], ..Launch::default() },
         progress: &Silent,
         record_changes: false,
     };
@@ -285,6 +285,7 @@ fn sabotaged_candidates_are_trials() -> Result<(), String> {
             program,
             args: vec!["worker".to_string()],
             env: vec![("SABOTAGE".to_string(), "1".to_string())],
+            unset: vec![],
         },
         progress: &Silent,
         record_changes: false,

@@ -18,6 +18,8 @@ pub struct Record {
     pub ledger: Vec<Entry>,
     /// Hash of every file that was read, by its path in the record.
     pub hashes: BTreeMap<String, String>,
+    /// study.toml.
+    pub study: Option<String>,
     /// machine.json.
     pub machine: Option<Machine>,
     /// Training cases, in the order of the ledger.
@@ -60,6 +62,12 @@ impl Record {
         record.read_named(limits, checks);
         record.look_around(limits, checks);
         record
+    }
+
+    /// Whether the quick part of the study file was used.
+    pub fn quick(&self) -> bool {
+        let open = self.ledger.first();
+        open.is_some_and(|e| e.body.get("quick").and_then(Value::as_bool) == Some(true))
     }
 
     /// Hash of the last freeze entry.
@@ -164,7 +172,11 @@ impl Record {
 
     /// Reads every file that the ledger names, and those at fixed places whose hash it states.
     fn read_named(&mut self, limits: &Limits, checks: &mut Checks) {
-        self.bytes("study.toml", limits, checks);
+        let study = self.bytes("study.toml", limits, checks).map(String::from_utf8);
+        if matches!(study, Some(Err(_))) {
+            checks.fail(Rule::FilesRead, "study.toml isn't UTF-8 text");
+        }
+        self.study = study.and_then(Result::ok);
         self.machine = self.json("machine.json", "tilewright-machine-v1", limits, checks);
         let has = |kind: &str| self.ledger.iter().any(|e| e.kind == kind);
         let (calibrated, frozen) = (has("calibration"), has("freeze"));

@@ -116,8 +116,10 @@ pub struct Protocol {
     pub rounds: usize,
     pub sample_ns: u64,
     pub warmup_ns: u64,
-    #[serde(default)]
+    pub deadline_ms: u64,
     pub buffers: String,
+    pub sets: u64,
+    pub interleaved: bool,
 }
 
 /// How the outputs compared with the oracle.
@@ -225,6 +227,8 @@ pub struct Space {
     pub measured: u64,
     #[serde(default)]
     pub legal_plans: Option<Vec<u64>>,
+    #[serde(default)]
+    pub legal_scores: Option<Vec<f64>>,
 }
 
 /// The physical floor of a case.
@@ -319,6 +323,14 @@ pub struct Term {
     pub coefficient: f64,
 }
 
+/// A fit that a model is the mean of: some of its terms with the coefficients of this fit.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the format names the fields")]
+pub struct Design {
+    pub terms: Vec<usize>,
+    pub coefficients: Vec<f64>,
+}
+
 /// What training rows say about a model.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[expect(missing_docs, reason = "the format names the fields")]
@@ -352,6 +364,7 @@ pub struct Calibration {
     pub rows: Vec<FitRow>,
     pub incumbents: Vec<usize>,
     pub terms: Vec<Term>,
+    pub designs: Vec<Design>,
     pub confidence: Confidence,
     pub folds: Vec<Fold>,
     pub data_sha256: String,
@@ -407,6 +420,8 @@ pub struct ProtocolFile {
     pub shortlist: u64,
     #[serde(default)]
     pub cap: Option<u64>,
+    #[serde(default)]
+    pub top: Option<u64>,
     pub selection: String,
     pub guard: BTreeMap<String, f64>,
     pub acceptance: BTreeMap<String, Value>,

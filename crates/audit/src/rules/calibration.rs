@@ -3,7 +3,7 @@
 use crate::canonical::hash;
 use crate::fit::{nonnegative, violation};
 use crate::math::{close, first_smallest, largest, mean, quantile};
-use crate::record::{Calibration, Confidence, Record};
+use crate::record::{Calibration, Confidence, Design, Record};
 use crate::terms::values;
 use crate::verdict::{Checks, Rule};
 use serde_json::Value;
@@ -37,13 +37,8 @@ pub fn check(record: &Record, checks: &mut Checks) {
             checks.fail(Rule::CalibrationFit, format!("{place}: a row or a term without a value"));
             continue;
         };
-        if calibration.terms.iter().all(|t| t.capacity.is_none()) {
-            refit(calibration, &rows, &place, checks);
-            continue;
-        }
-        for rule in [Rule::CalibrationFit, Rule::CalibrationFolds, Rule::CalibrationConfidence] {
-            let note = "a mean of fits at several capacities, which the file doesn't hold";
-            checks.note(rule, format!("{place}: {note}"));
+        if designs(calibration, &rows, &place, checks) {
+            leave_out(calibration, &rows, &place, checks);
         }
     }
     if let Some(profile) = &record.profile {
@@ -144,41 +139,81 @@ fn resolve<'a>(record: &'a Record, calibration: &'a Calibration) -> Option<Vec<R
     calibration.rows.iter().map(row).collect()
 }
 
-fn relative<'a>(rows: impl Iterator<Item = &'a Row<'a>>) -> Vec<Vec<f64>> {
-    rows.map(|r| r.values.iter().map(|v| v / r.label).collect()).collect()
+/// Values of a design's terms / label, of each row.
+fn relative<'a>(rows: impl Iterator<Item = &'a Row<'a>>, design: &Design) -> Vec<Vec<f64>> {
+    let value = |row: &Row<'_>, term: &usize| row.values.get(*term).map_or(f64::NAN, |v| *v);
+    rows.map(|r| design.terms.iter().map(|t| value(r, t) / r.label).collect()).collect()
 }
 
-/// A family of more terms or shapes than this isn't fitted again: a profile has at most 12 terms.
+/// A family of more designs, terms or shapes than this isn't fitted again: a profile has at most
+/// 12 terms.
+const MAX_DESIGNS: usize = 64;
 const MAX_TERMS: usize = 64;
 const MAX_SHAPES: usize = 1000;
 
-fn refit(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mut Checks) {
-    let coefficients: Vec<f64> = calibration.terms.iter().map(|t| t.coefficient).collect();
-    let distance = violation(&relative(rows.iter()), &coefficients);
-    checks.that(Rule::CalibrationFit, distance.is_some_and(|d| d <= OPTIMAL), || {
-        format!("{place}: the coefficients are no minimum: relative gradient {distance:?}")
+/// Every design is a minimum, and the coefficients are their mean. Whether there is something to
+/// leave shapes out of.
+fn designs(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mut Checks) -> bool {
+    let (designs, terms) = (&calibration.designs, calibration.terms.len());
+    let whole = !designs.is_empty()
+        && designs.len() <= MAX_DESIGNS
+        && terms <= MAX_TERMS
+        && designs.iter().all(|d| d.terms.len() == d.coefficients.len())
+        && designs.iter().all(|d| d.terms.iter().all(|t| *t < terms))
+        && designs.iter().all(|d| d.terms.iter().collect::<BTreeSet<_>>().len() == d.terms.len())
+        && designs.iter().flat_map(|d| &d.coefficients).all(|c| c.is_finite() && *c >= 0.0);
+    checks.that(Rule::CalibrationFit, whole, || {
+        format!("{place}: {} designs of {terms} terms that aren't whole", designs.len())
     });
+    if !whole {
+        return false;
+    }
+    let mut means = vec![0.0; terms];
+    for (index, design) in designs.iter().enumerate() {
+        let distance = violation(&relative(rows.iter(), design), &design.coefficients);
+        checks.that(Rule::CalibrationFit, distance.is_some_and(|d| d <= OPTIMAL), || {
+            format!("{place} design {index}: it is no minimum: relative gradient {distance:?}")
+        });
+        for (term, coefficient) in design.terms.iter().zip(&design.coefficients) {
+            means[*term] += coefficient / designs.len() as f64;
+        }
+    }
+    for (term, mean) in calibration.terms.iter().zip(means) {
+        checks.that(Rule::CalibrationFit, close(term.coefficient, mean), || {
+            let (name, own) = (&term.term, term.coefficient);
+            format!("{place}: the coefficient of {name} is {own}, the designs' mean is {mean}")
+        });
+    }
+    true
+}
 
-    // Predictions of every row by a fit without its shape.
-    let mut held_out = vec![f64::NAN; rows.len()];
+/// Fits every design anew without each shape; regrets and confidence follow from what these fits
+/// predict of it.
+fn leave_out(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mut Checks) {
+    // Predictions of every row by fits without its shape.
+    let mut held_out = vec![0.0; rows.len()];
     let shapes: BTreeSet<&str> = rows.iter().map(|r| r.shape.as_str()).collect();
-    if coefficients.len() > MAX_TERMS || shapes.len() > MAX_SHAPES {
-        let (terms, shapes) = (coefficients.len(), shapes.len());
-        checks.fail(Rule::CalibrationFolds, format!("{place}: {terms} terms, {shapes} shapes"));
+    if shapes.len() > MAX_SHAPES {
+        checks.fail(Rule::CalibrationFolds, format!("{place}: {} shapes", shapes.len()));
         return;
     }
     let mut derived: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for shape in &shapes {
-        let training = relative(rows.iter().filter(|r| r.shape != *shape));
-        let minimum = nonnegative(&training, coefficients.len());
-        let Some(minimum) = minimum.filter(|m| m.unique) else {
-            let why = format!("{place}: without {shape} the fit isn't unique");
-            checks.note(Rule::CalibrationFolds, why.clone());
-            checks.note(Rule::CalibrationConfidence, why);
-            return;
-        };
-        for (prediction, row) in held_out.iter_mut().zip(rows).filter(|(_, r)| r.shape == *shape) {
-            *prediction = row.values.iter().zip(&minimum.coefficients).map(|(v, c)| v * c).sum();
+        for (index, design) in calibration.designs.iter().enumerate() {
+            let training = relative(rows.iter().filter(|r| r.shape != *shape), design);
+            let minimum = nonnegative(&training, design.terms.len());
+            let Some(minimum) = minimum.filter(|m| m.unique) else {
+                let why = format!("{place} design {index}: without {shape} it isn't unique");
+                checks.note(Rule::CalibrationFolds, why.clone());
+                checks.note(Rule::CalibrationConfidence, why);
+                return;
+            };
+            let held = held_out.iter_mut().zip(rows).filter(|(_, r)| r.shape == *shape);
+            for (prediction, row) in held {
+                let values = design.terms.iter().map(|t| row.values[*t]);
+                let own: f64 = values.zip(&minimum.coefficients).map(|(v, c)| v * c).sum();
+                *prediction += own / calibration.designs.len() as f64;
+            }
         }
         let held: Vec<usize> = (0..rows.len()).filter(|i| rows[*i].shape == *shape).collect();
         let regrets: Vec<f64> = picks(rows, &held, &held_out)

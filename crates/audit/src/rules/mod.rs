@@ -12,6 +12,7 @@ mod replay;
 mod results;
 mod search;
 mod selection;
+mod study;
 pub(crate) mod timing;
 
 use crate::record::Record;
@@ -21,6 +22,7 @@ use crate::verdict::Checks;
 pub fn check(record: &Record, checks: &mut Checks) {
     ledger::check(record, checks);
     machine::check(record, checks);
+    study::check(record, checks);
     cases::check(record, checks);
     for search in &record.searches {
         let basis = record.hashes.get("study.toml").map_or("", String::as_str);

@@ -2,7 +2,7 @@
 
 use super::{order, outputs, selection, timing};
 use crate::canonical::{number, seed};
-use crate::math::close;
+use crate::math::{close, first_smallest};
 use crate::record::{Record, Search, Trial};
 use crate::verdict::{Checks, Rule};
 use std::collections::BTreeSet;
@@ -73,33 +73,72 @@ fn space(record: &Record, search: &Search, folder: &str, place: &str, checks: &m
     let inputs = search.input_names.len();
     let whole = search.candidates.iter().all(|c| c.inputs.len() == inputs);
     checks.that(Rule::SearchSpace, whole, || format!("{place}: a candidate without all inputs"));
-    if space.measured == space.legal {
-        return;
+    if space.measured != space.legal {
+        part(record, search, folder, place, checks);
     }
-    // Capped: which ones were measured follows from the legal ones and the cap.
-    let cap = record.protocol.as_ref().and_then(|p| p.cap);
-    let (Some(cap), Some(legal)) = (cap.filter(|c| *c < space.legal), &space.legal_plans) else {
-        checks.fail(
-            Rule::SearchSpace,
-            format!("{place}: {} of {} legal candidates", space.measured, space.legal),
-        );
+}
+
+/// Which legal candidates were measured where not all were: spread evenly by the cap, or the
+/// shortlist of the smallest scores.
+fn part(record: &Record, search: &Search, folder: &str, place: &str, checks: &mut Checks) {
+    let space = &search.space;
+    let protocol = record.protocol.as_ref();
+    let [cap, top] = [protocol.and_then(|p| p.cap), protocol.and_then(|p| p.top)]
+        .map(|most| most.filter(|most| *most < space.legal));
+    let (Some(legal), Some(scores)) = (&space.legal_plans, &space.legal_scores) else {
+        checks.fail(Rule::SearchSpace, format!("{place}: the legal candidates aren't listed"));
         return;
     };
-    checks.that(Rule::SearchSpace, legal.len() as u64 == space.legal, || {
-        format!("{place}: {} legal plans listed of {}", legal.len(), space.legal)
+    let count = (legal.len() as u64, scores.len() as u64);
+    let whole = count == (space.legal, space.legal)
+        && legal.windows(2).all(|pair| pair.first() < pair.last())
+        && scores.iter().all(|s| s.is_finite() && *s >= 0.0);
+    checks.that(Rule::SearchSpace, whole, || {
+        format!("{place}: {} legal plans with {} scores of {}", count.0, count.1, space.legal)
     });
-    if legal.len() as u64 != space.legal {
+    if !whole {
         return;
     }
-    let ranks = (0..cap).map(|i| u128::from(i) * u128::from(space.legal) / u128::from(cap));
-    let mut due: BTreeSet<u64> =
-        ranks.filter_map(|rank| legal.get(usize::try_from(rank).ok()?).copied()).collect();
-    due.extend(search.candidates.get(search.incumbent).map(|c| c.plan));
+    let ranks: Vec<usize> = match (cap, top) {
+        (Some(cap), None) => (0..cap)
+            .map(|i| u128::from(i) * u128::from(space.legal) / u128::from(cap))
+            .filter_map(|rank| usize::try_from(rank).ok())
+            .collect(),
+        (None, Some(top)) => {
+            let mut ranked: Vec<usize> = (0..legal.len()).collect();
+            // Stable: of equal scores the first in the order of the space ranks first.
+            ranked.sort_by(|a, b| scores[*a].total_cmp(&scores[*b]));
+            ranked.truncate(usize::try_from(top).unwrap_or(usize::MAX));
+            ranked
+        }
+        _ => {
+            let (measured, legal) = (space.measured, space.legal);
+            let fault = format!("{place}: {measured} of {legal} legal candidates");
+            checks.fail(Rule::SearchSpace, fault);
+            return;
+        }
+    };
+    let mut due: BTreeSet<u64> = ranks.iter().filter_map(|r| legal.get(*r).copied()).collect();
+    let first = first_smallest(scores.iter().copied()).and_then(|r| legal.get(r).copied());
+    due.extend(first);
     if folder == "labels" {
         due.extend(record.frozen(&search.case.id).map(|f| f.challenger.plan));
     }
-    checks.that(Rule::SearchSpace, due.iter().eq(plans.iter()), || {
-        format!("{place}: the measured candidates aren't those of the cap {cap}")
+    let plans = search.candidates.iter().map(|c| &c.plan);
+    checks.that(Rule::SearchSpace, due.iter().eq(plans), || {
+        let by = if top.is_some() { "shortlist" } else { "cap" };
+        format!("{place}: the measured candidates aren't those of the {by}")
+    });
+    // The listed scores are those of the candidates, and none that wasn't measured is smaller.
+    for (index, candidate) in search.candidates.iter().enumerate() {
+        let listed = legal.binary_search(&candidate.plan).ok().and_then(|at| scores.get(at));
+        checks.that(Rule::SearchSpace, listed == Some(&candidate.score), || {
+            format!("{place} candidate {index}: the score {} isn't {listed:?}", candidate.score)
+        });
+    }
+    let incumbent = search.candidates.get(search.incumbent).map(|c| c.plan);
+    checks.that(Rule::SearchIncumbent, first.is_some() && incumbent == first, || {
+        format!("{place}: the incumbent is plan {incumbent:?}, the smallest score has {first:?}")
     });
 }
 

@@ -52,15 +52,17 @@ pub fn candidates(case: &Value) -> Vec<Value> {
     (0..6)
         .map(|c| {
             let width = f64::from(1 << c);
-            let (work, pieces) = if d.len() == 2 {
+            let (inputs, pieces) = if d.len() == 2 {
                 let pieces = d[0] * (d[1] / (64.0 * width)).ceil();
-                (d[0] * (d[1] / (16.0 * width)).ceil() * width, pieces)
+                (vec![1.0, d[0] * (d[1] / (16.0 * width)).ceil() * width, pieces], pieces)
             } else {
                 let tiles = (d[0] / (4.0 * width)).ceil() * (d[1] / 16.0).ceil();
-                (tiles * width * d[2], tiles)
+                let (subgroups, depth) = (width.min(8.0), (d[2] / 8.0).ceil());
+                let fragments = depth * (width / 2.0 + 2.0);
+                (vec![tiles, subgroups, 48.0, width * depth, fragments, 0.0, 0.0], tiles)
             };
             json!({
-                "plan": 2 * c + 1, "mapping": {"width": 1 << c}, "inputs": [1.0, work, pieces],
+                "plan": 2 * c + 1, "mapping": {"width": 1 << c}, "inputs": inputs,
                 // The plain policy likes few pieces.
                 "score": pieces + elements / width / 1000.0,
             })
@@ -73,7 +75,12 @@ pub fn true_us(case: &Value, candidate: &Value) -> f64 {
     let x: Vec<f64> =
         candidate["inputs"].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
     let key = format!("{}/{}", case["id"], candidate["plan"]);
-    (2.0 * x[0] + 0.004 * x[1] + 0.02 * x[2]) * (0.95 + 0.1 * unit(&key))
+    let time = if case["family"] == "rows" {
+        2.0 * x[0] + 0.004 * x[1] + 0.02 * x[2]
+    } else {
+        2.0 + 0.0005 * x[4] * x[0] + 0.02 * x[3] / x[1] * super::model::passes(&x, 32.0)
+    };
+    time * (0.95 + 0.1 * unit(&key))
 }
 
 /// A measurement of one round.
@@ -180,13 +187,45 @@ pub fn controls(case: &Value) -> Value {
 }
 
 pub fn space(n: usize) -> Value {
-    json!({"candidates": n + 7, "legal": n, "rejected": {"budget": 5, "width": 2}, "measured": n})
+    json!({
+        "candidates": n + 7, "legal": n, "rejected": {"budget": 5, "width": 2}, "measured": n,
+        "legal_plans": null, "legal_scores": null,
+    })
+}
+
+/// The study file of these records.
+pub fn study() -> String {
+    let shapes = |cases: &[Value], op: &str| {
+        let sizes = |case: &Value| -> String {
+            let sizes = case["shape"].as_array().unwrap().iter().map(Value::to_string);
+            format!("{:?}", sizes.collect::<Vec<_>>().join("x"))
+        };
+        cases.iter().filter(|c| c["op"] == op).map(sizes).collect::<Vec<_>>().join(", ")
+    };
+    let cases = case_list();
+    let mut text =
+        "name = \"small\"\nthreads = 2\ncontrols = [\"plain-loops\", \"torch\"]\n".to_string();
+    for op in ["softmax", "rmsnorm", "gemm"] {
+        text.push_str(&format!(
+            "[[family]]\nops = [{op:?}]\ntraining = [{}]\nholdout = [{}]\n",
+            shapes(&cases.training, op),
+            shapes(&cases.holdout, op)
+        ));
+    }
+    text + "[search]\nrounds = 2\nsamples = 3\nsingle_samples = 2\nsample_ms = 1.0\n\
+            warmup_ms = 1.0\ndeadline_ms = 1000\nshortlist = 3\n[replay]\nrounds = 14\n\
+            samples = 3\nsingle_samples = 2\nsample_ms = 1.0\nwarmup_ms = 1.0\n\
+            deadline_ms = 1000\n[acceptance]\nregret_mean = 0.5\nregret_max = 1.0\n\
+            coverage = 0.5\nhalf_width = 0.9\nguard_losers = 3\nwins_kept = 0.01\n\
+            candidates = 3\nmedian_over_best = 1.01\n"
 }
 
 pub fn protocol(rounds: usize) -> Value {
     json!({
         "warmup_ns": 1_000_000, "sample_ns": 1_000_000, "samples": 3, "single_samples": 2,
-        "rounds": rounds, "deadline_ms": 1000, "buffers": "warm", "sets": 1, "interleaved": true,
+        "rounds": rounds, "deadline_ms": 1000, "buffers": "warm", "sets": 1,
+        // Of replays only.
+        "interleaved": rounds == super::REPLAY_ROUNDS,
     })
 }
 

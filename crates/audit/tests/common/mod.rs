@@ -187,7 +187,10 @@ impl Builder<'_> {
     }
 
     fn build(mut self) -> Record {
-        self.record.files.insert("study.toml".to_string(), b"name = \"small\"\n".to_vec());
+        let mut study = json!(measure::study());
+        (self.alter)("study.toml", &mut study);
+        let study = study.as_str().unwrap().as_bytes().to_vec();
+        self.record.files.insert("study.toml".to_string(), study);
         let machine = self.put("machine.json", measure::machine());
         let identity = sha(canonical(&machine["identity"]));
         let cases = case_list();
@@ -199,7 +202,7 @@ impl Builder<'_> {
                 "machine_sha256": self.hash("machine.json"),
                 "identity_sha256": identity, "format": 1,
                 "tool": {"version": "0.1.0", "executable_sha256": sha("tool")},
-                "training": ids(&cases.training), "holdout": ids(&cases.holdout),
+                "training": ids(&cases.training), "holdout": ids(&cases.holdout), "quick": false,
             }),
         );
         let study = self.hash("study.toml");
@@ -290,7 +293,7 @@ impl Builder<'_> {
     /// Fits each family; gives the profile's fits.
     fn calibrate(&mut self, cases: &Cases) -> Vec<Value> {
         let (mut fits, mut families) = (Vec::new(), Vec::new());
-        for family in ["cpu-rows", "cpu-matrix"] {
+        for family in ["cpu-rows", "gpu-matrix"] {
             let searches: Vec<&Value> = cases
                 .training
                 .iter()
@@ -330,9 +333,9 @@ impl Builder<'_> {
             "profile_sha256": self.hash("profile.json"), "training": ids(&cases.training),
             "holdout": ids(&cases.holdout), "labels": measure::protocol(SEARCH_ROUNDS),
             "replay": measure::protocol(REPLAY_ROUNDS),
-            "paths": {"rows": PATHS, "matrix": PATHS}, "shortlist": 3, "cap": null,
+            "paths": {"rows": PATHS, "matrix": PATHS}, "shortlist": 3, "cap": null, "top": null,
             "selection": "batch",
-            "guard": {"cpu-rows": margin("cpu-rows"), "cpu-matrix": margin("cpu-matrix")},
+            "guard": {"cpu-rows": margin("cpu-rows"), "gpu-matrix": margin("gpu-matrix")},
             "acceptance": {
                 "regret_mean": 0.5, "regret_max": 1.0, "coverage": 0.5, "half_width": 0.9,
                 "abstention": null, "guard_losers": 3, "wins_kept": 0.01, "candidates": 3,

@@ -4,16 +4,61 @@ use super::{measure, sha};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// Rows have the model of a CPU, products that of a GPU, so that every record has both kinds.
 pub fn family(case: &Value) -> &'static str {
-    if case["family"] == "rows" { "cpu-rows" } else { "cpu-matrix" }
+    if case["family"] == "rows" { "cpu-rows" } else { "gpu-matrix" }
 }
 
-pub fn inputs(case: &Value) -> [&'static str; 3] {
+pub fn inputs(case: &Value) -> &'static [&'static str] {
     if case["family"] == "rows" {
-        ["launch", "arithmetic", "rows"]
+        &["launch", "arithmetic", "rows"]
     } else {
-        ["launch", "products", "tiles"]
+        &[
+            "programs",
+            "subgroups",
+            "fragment_scalars",
+            "matrix_issues",
+            "footprint_fragments",
+            "fragment_reads",
+            "independent_elements",
+        ]
     }
+}
+
+/// Terms of the models, with their capacities.
+fn terms(family: &str) -> &'static [(&'static str, Option<u32>)] {
+    match family {
+        "cpu-rows" => &[("launch", None), ("arithmetic", None), ("rows", None)],
+        _ => &[("launch", None), ("footprint", None), ("issues", Some(16)), ("issues", Some(64))],
+    }
+}
+
+/// The terms of each fit that a model is the mean of.
+fn designs(family: &str) -> &'static [&'static [usize]] {
+    match family {
+        "cpu-rows" => &[&[0, 1, 2]],
+        _ => &[&[0, 1, 2], &[0, 1, 3]],
+    }
+}
+
+/// Passes in which a GPU takes a launch.
+pub fn passes(x: &[f64], capacity: f64) -> f64 {
+    let at_once = (capacity / (x[1] * (x[2] / 32.0).max(1.0))).floor().max(1.0);
+    (x[0] / at_once).ceil().max(1.0)
+}
+
+/// Values of the terms.
+fn values(family: &str, x: &[f64]) -> Vec<f64> {
+    let value = |(term, capacity): &(&str, Option<u32>)| match (*term, capacity) {
+        ("launch", _) => 1.0,
+        ("footprint", _) => x[4] * x[0],
+        ("issues", Some(capacity)) => x[3] / x[1] * passes(x, f64::from(*capacity)),
+        _ => unreachable!(),
+    };
+    if family == "cpu-rows" {
+        return x.to_vec();
+    }
+    terms(family).iter().map(value).collect()
 }
 
 struct Row {
@@ -21,6 +66,8 @@ struct Row {
     shape: String,
     candidate: usize,
     label: f64,
+    inputs: Vec<f64>,
+    /// Values of the terms.
     x: Vec<f64>,
 }
 
@@ -42,7 +89,11 @@ fn rows(searches: &[&Value]) -> Vec<Row> {
                 shape: shape.join("x"),
                 candidate,
                 label: trial["label_us"].as_f64().unwrap(),
-                x: floats(&search["candidates"][candidate]["inputs"]),
+                inputs: floats(&search["candidates"][candidate]["inputs"]),
+                x: values(
+                    search["family"].as_str().unwrap(),
+                    &floats(&search["candidates"][candidate]["inputs"]),
+                ),
             });
         }
     }
@@ -50,12 +101,12 @@ fn rows(searches: &[&Value]) -> Vec<Row> {
 }
 
 /// Nonnegative least squares by cyclic coordinate descent on the normal equations.
-fn fit(rows: &[&Row]) -> Vec<f64> {
-    let n = rows[0].x.len();
+fn fit(rows: &[&Row], design: &[usize]) -> Vec<f64> {
+    let n = design.len();
     let scale: Vec<f64> = (0..n)
-        .map(|j| rows.iter().map(|r| (r.x[j] / r.label).powi(2)).sum::<f64>().sqrt())
+        .map(|j| rows.iter().map(|r| (r.x[design[j]] / r.label).powi(2)).sum::<f64>().sqrt())
         .collect();
-    let a = |r: &Row, j: usize| r.x[j] / r.label / scale[j];
+    let a = |r: &Row, j: usize| r.x[design[j]] / r.label / scale[j];
     let gram: Vec<Vec<f64>> = (0..n)
         .map(|i| (0..n).map(|j| rows.iter().map(|r| a(r, i) * a(r, j)).sum()).collect())
         .collect();
@@ -68,6 +119,22 @@ fn fit(rows: &[&Row]) -> Vec<f64> {
         }
     }
     c.iter().zip(&scale).map(|(c, s)| c / s).collect()
+}
+
+/// Fits of every design.
+fn fits(family: &str, rows: &[&Row]) -> Vec<Vec<f64>> {
+    designs(family).iter().map(|design| fit(rows, design)).collect()
+}
+
+/// Their mean.
+fn mean(family: &str, fits: &[Vec<f64>]) -> Vec<f64> {
+    let mut all = vec![0.0; terms(family).len()];
+    for (design, fit) in designs(family).iter().zip(fits) {
+        for (term, c) in design.iter().zip(fit) {
+            all[*term] += c / fits.len() as f64;
+        }
+    }
+    all
 }
 
 pub fn predict(coefficients: &[f64], x: &[f64]) -> f64 {
@@ -96,14 +163,15 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
     let rows = rows(searches);
     let all: Vec<&Row> = rows.iter().collect();
     let names = inputs(&searches[0]["case"]);
-    let coefficients = fit(&all);
+    let fitted = fits(family, &all);
+    let coefficients = mean(family, &fitted);
     let mut shapes: Vec<&str> = rows.iter().map(|r| r.shape.as_str()).collect();
     shapes.sort_unstable();
     shapes.dedup();
     let mut held = vec![0.0; rows.len()];
     for shape in &shapes {
         let training: Vec<&Row> = rows.iter().filter(|r| r.shape != *shape).collect();
-        let c = fit(&training);
+        let c = mean(family, &fits(family, &training));
         for (i, row) in rows.iter().enumerate().filter(|(_, r)| r.shape == *shape) {
             held[i] = predict(&c, &row.x);
         }
@@ -146,7 +214,7 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         .iter()
         .enumerate()
         .map(|(j, name)| {
-            let column = || rows.iter().map(|r| r.x[j]);
+            let column = || rows.iter().map(|r| r.inputs[j]);
             (*name, [column().fold(f64::MAX, f64::min), column().fold(0.0, f64::max)])
         })
         .collect();
@@ -156,14 +224,20 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         .collect();
     let text: String =
         rows.iter().map(|r| format!("{},{},{}\n", r.case, r.candidate, json!(r.label))).collect();
-    let terms: Vec<Value> = names
+    let terms: Vec<Value> = terms(family)
         .iter()
         .zip(&coefficients)
-        .map(|(term, c)| json!({"term": term, "capacity": null, "coefficient": c}))
+        .map(|((term, capacity), c)| json!({"term": term, "capacity": capacity, "coefficient": c}))
+        .collect();
+    let designs: Vec<Value> = designs(family)
+        .iter()
+        .zip(&fitted)
+        .map(|(terms, c)| json!({"terms": terms, "coefficients": c}))
         .collect();
     json!({
         "schema": "tilewright-calibration-v1", "family": family, "rows": fit_rows,
         "incumbents": incumbents, "terms": terms, "folds": folds,
+        "designs": designs,
         "confidence": {
             "level": 0.9,
             "low": (1.0 / rank((0..rows.len()).map(|i| 1.0 / ratio(i)).collect(), 0.95)).min(1.0),
@@ -190,8 +264,10 @@ pub fn frozen(
         .iter()
         .map(|t| t["coefficient"].as_f64().unwrap())
         .collect();
-    let predictions: Vec<f64> =
-        candidates.iter().map(|c| predict(&coefficients, &floats(&c["inputs"]))).collect();
+    let predictions: Vec<f64> = candidates
+        .iter()
+        .map(|c| predict(&coefficients, &values(family(case), &floats(&c["inputs"]))))
+        .collect();
     let score = |c: usize| candidates[c]["score"].as_f64().unwrap();
     let first = |key: &dyn Fn(usize) -> f64| {
         (0..candidates.len()).fold(0, |least, c| if key(c) < key(least) { c } else { least })

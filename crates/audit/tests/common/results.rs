@@ -207,7 +207,7 @@ pub fn results(files: &Files, freeze: &str, holdout: &[Value]) -> Value {
         case["loser"] = json!(accepted(case) && g < (-floor).exp());
     }
     let all: Vec<&Value> = cases.iter().collect();
-    let families: Vec<Value> = ["cpu-rows", "cpu-matrix"]
+    let families: Vec<Value> = ["cpu-rows", "gpu-matrix"]
         .iter()
         .map(|f| {
             let own: Vec<&Value> = all.iter().copied().filter(|c| c["family"] == *f).collect();

@@ -12,7 +12,7 @@ pub fn faults(root: &Value, schema: &Value, value: &Value, place: &str) -> Vec<S
             }
         };
         match keyword.as_str() {
-            "$schema" | "$defs" | "title" | "description" => {}
+            "$schema" | "$id" | "$defs" | "title" | "description" => {}
             "const" => wrong(value == rule),
             "enum" => wrong(rule.as_array().unwrap().contains(value)),
             "minimum" => wrong(value.as_f64().is_none_or(|v| v >= rule.as_f64().unwrap())),

@@ -23,7 +23,7 @@ use crate::import::replay_record::ReplayRecord;
 use crate::import::{ImportError, Training};
 
 /// The `schema` of the report.
-pub const SCHEMA: &str = "tilewright-calibration-v1";
+pub const SCHEMA: &str = "tilewright-calibrate-v1";
 
 /// What is always said: the features and the policy's other choices were made by people who had
 /// seen the reference system's records.
@@ -387,6 +387,7 @@ pub fn calibrate(
                 fits: vec![fit],
                 source: None,
                 fit: origin("whole-launch, feature sets and capacities averaged"),
+                hold_out: None,
             })
         }
     };

@@ -70,6 +70,9 @@ pub struct ControlEntry {
     pub reason: Option<String>,
     /// `preallocated` or `returned`.
     pub output: String,
+    /// Variables that were set for this program and that the control runs without, as they choose
+    /// other kernels or threads.
+    pub unset: Vec<String>,
 }
 
 /// The machine at one moment.

@@ -95,7 +95,7 @@ pub struct Floor {
 }
 
 /// Sizes of the space.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct SpaceCounts {
     /// Candidates.
     pub candidates: usize,
@@ -107,6 +107,8 @@ pub struct SpaceCounts {
     pub measured: usize,
     /// Indices of the legal ones, where not all are measured.
     pub legal_plans: Option<Vec<usize>>,
+    /// Their scores by the incumbent's policy, in the same order.
+    pub legal_scores: Option<Vec<f64>>,
 }
 
 /// A round of a search.

@@ -10,8 +10,8 @@ pub use measured::{
     SearchFile, SearchRound, Selection, SpaceCounts, Trial, label,
 };
 pub use plans::{
-    Advice, CalibrationFile, CalibrationRow, FamilyPlans, Fold, FrozenCandidate, FrozenFile,
-    FrozenPlan, ProtocolFile, Tool,
+    Advice, CalibrationFile, CalibrationRow, DesignFit, FamilyPlans, Fold, FrozenCandidate,
+    FrozenFile, FrozenPlan, ProtocolFile, Tool,
 };
 
 /// `schema` of search/ and labels/ files.

@@ -21,6 +21,15 @@ pub struct CalibrationRow {
     pub label_us: f64,
 }
 
+/// A fit that a model is the mean of: some of the model's terms with the coefficients of this fit.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct DesignFit {
+    /// Positions in the model's terms.
+    pub terms: Vec<usize>,
+    /// One coefficient each.
+    pub coefficients: Vec<f64>,
+}
+
 /// A fold of the nested protocol.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Fold {
@@ -45,6 +54,8 @@ pub struct CalibrationFile {
     pub incumbents: Vec<usize>,
     /// As in the profile.
     pub terms: Value,
+    /// The fits of which the coefficients are the mean.
+    pub designs: Vec<DesignFit>,
     /// As in the profile.
     pub confidence: Value,
     /// The nested protocol.
@@ -94,8 +105,10 @@ pub struct ProtocolFile {
     pub paths: FamilyPlans,
     /// Largest shortlist.
     pub shortlist: usize,
-    /// Most candidates of a case.
+    /// Most candidates of a case, spread evenly over its space.
     pub cap: Option<usize>,
+    /// Length of the shortlist that a case's candidates are, by the incumbent policy's score.
+    pub top: Option<usize>,
     /// What selects the winner of hold-out labels.
     pub selection: Metric,
     /// Margin of the guard, by model family.

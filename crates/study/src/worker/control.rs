@@ -12,23 +12,23 @@ use std::io::{BufRead, Write};
 use tilewright_controls::{self as controls, Control, OutputPolicy, Prepared, Problem};
 use tilewright_runtime::Buffer;
 
-/// How to start a control's worker; `own` starts a worker of this program, to which the name is
-/// added.
-pub fn launch(name: &str, threads: u32, own: &Launch) -> Launch {
-    match controls::torch::mode(name) {
+/// How to start a control's worker for a device; `own` starts a worker of this program, to which
+/// the name is added. Variables that would choose other kernels or threads are unset.
+pub fn launch(name: &str, device: &str, threads: u32, own: &Launch) -> Launch {
+    let mut launch = match controls::torch::mode(name) {
         Some(mode) => Launch {
             program: "python3".into(),
-            args: ["-c", controls::torch::SCRIPT, mode, &threads.to_string()]
-                .map(str::to_string)
-                .to_vec(),
-            env: vec![],
+            args: controls::torch::arguments(mode, device, threads),
+            ..Launch::default()
         },
         None => {
             let mut launch = own.clone();
             launch.args.extend(["--control".to_string(), name.to_string()]);
             launch
         }
-    }
+    };
+    launch.unset = controls::VARIABLES.map(str::to_string).to_vec();
+    launch
 }
 
 /// Serves requests for a control until the input ends.
@@ -65,10 +65,11 @@ pub fn serve(
         };
         let reply = match request {
             Request::Exit => break,
-            Request::OpenControl { case, dyadic, random, lengths, output } => {
+            Request::OpenControl { case, dyadic, random, lengths, output, sets } => {
                 open = None;
                 let files = [dyadic, random];
-                match Open::new(control.as_ref(), meter, &case, &files, &lengths, output) {
+                let shape = Tensors { lengths: &lengths, output, sets };
+                match Open::new(control.as_ref(), meter, &case, &files, &shape) {
                     Ok((opened, upload_ns)) => {
                         open = Some(opened);
                         let preallocated = control.output() == OutputPolicy::Preallocated;
@@ -87,12 +88,23 @@ pub fn serve(
     Ok(())
 }
 
+/// Elements of each input and of the output, and copies of the random inputs with an output.
+struct Tensors<'a> {
+    lengths: &'a [usize],
+    output: usize,
+    sets: usize,
+}
+
+/// Inputs and an output.
+type Set = (Vec<Buffer>, Buffer);
+
 struct Open {
     prepared: Box<dyn Prepared>,
-    /// Dyadic, random.
-    inputs: [Vec<Buffer>; 2],
+    dyadic: Vec<Buffer>,
+    /// Random inputs and an output, in copies.
+    sets: Vec<Set>,
+    /// Fingerprints of the inputs: dyadic, random.
     prints: [Vec<String>; 2],
-    output: Buffer,
 }
 
 impl Open {
@@ -101,8 +113,7 @@ impl Open {
         meter: &dyn Meter,
         case: &Case,
         files: &[Vec<String>; 2],
-        lengths: &[usize],
-        output: usize,
+        shape: &Tensors<'_>,
     ) -> Result<(Self, u64), String> {
         if case.dtype != "f32" {
             return Err(format!("it doesn't compute {}", case.dtype));
@@ -116,16 +127,20 @@ impl Open {
             threads: case.threads as usize,
         };
         let prepared = control.prepare(&problem).map_err(|e| e.to_string())?;
-        let mut read = Err("the meter ran nothing".to_string());
-        let upload_ns = meter.step(&format!("upload {}", case.id), &mut || {
-            read =
-                load(&files[0], lengths).and_then(|dyadic| Ok([dyadic, load(&files[1], lengths)?]));
-        });
-        let inputs = read?;
+        let make = || -> Result<(Vec<Buffer>, Vec<Set>), String> {
+            let one = || -> Result<Set, String> {
+                let output = Buffer::zeros(tilewright_ir::DType::F32, shape.output);
+                Ok((load(&files[1], shape.lengths)?, output.map_err(|e| e.to_string())?))
+            };
+            let sets = (0..shape.sets.max(1)).map(|_| one()).collect::<Result<_, _>>()?;
+            Ok((load(&files[0], shape.lengths)?, sets))
+        };
+        let mut made = Err("the meter ran nothing".to_string());
+        let upload_ns = meter.step(&format!("upload {}", case.id), &mut || made = make());
+        let (dyadic, sets) = made?;
         let print = |buffers: &[Buffer]| buffers.iter().map(|b| sha256(b.as_bytes())).collect();
-        let prints = [print(&inputs[0]), print(&inputs[1])];
-        let output = Buffer::zeros(tilewright_ir::DType::F32, output).map_err(|e| e.to_string())?;
-        Ok((Open { prepared, inputs, prints, output }, upload_ns))
+        let prints = [print(&dyadic), print(sets.first().map_or(&[][..], |s| &s.0))];
+        Ok((Open { prepared, dyadic, sets, prints }, upload_ns))
     }
 
     fn serve(&mut self, name: &str, meter: &dyn Meter, request: Request) -> Result<Reply, String> {
@@ -148,20 +163,21 @@ impl Open {
     }
 
     fn check(&mut self, data: DataKind, file: &str) -> Result<Reply, String> {
-        let which = usize::from(data == DataKind::Random);
-        self.output.poison();
-        let inputs = slices(&self.inputs[which])?;
-        let output = self.output.as_mut_slice::<f32>().map_err(|e| e.to_string())?;
-        self.prepared.call(&inputs, output).map_err(|e| e.to_string())?;
-        let buffers = &self.inputs[which];
-        let guards_intact =
-            buffers.iter().all(Buffer::guards_intact) && self.output.guards_intact();
-        let inputs_unchanged = buffers
-            .iter()
-            .zip(&self.prints[which])
-            .all(|(b, print)| sha256(b.as_bytes()) == *print);
-        std::fs::write(file, self.output.as_bytes())
-            .map_err(|e| format!("writing the output: {e}"))?;
+        let Some((random, output)) = self.sets.first_mut() else {
+            return Err("no tensors".to_string());
+        };
+        let (buffers, prints) = match data {
+            DataKind::Dyadic => (&self.dyadic, &self.prints[0]),
+            DataKind::Random => (&*random, &self.prints[1]),
+        };
+        output.poison();
+        let inputs = slices(buffers)?;
+        let elements = output.as_mut_slice::<f32>().map_err(|e| e.to_string())?;
+        self.prepared.call(&inputs, elements).map_err(|e| e.to_string())?;
+        let guards_intact = buffers.iter().all(Buffer::guards_intact) && output.guards_intact();
+        let inputs_unchanged =
+            buffers.iter().zip(prints).all(|(b, print)| sha256(b.as_bytes()) == *print);
+        std::fs::write(file, output.as_bytes()).map_err(|e| format!("writing the output: {e}"))?;
         Ok(Reply::Checked { guards_intact, inputs_unchanged })
     }
 
@@ -169,10 +185,20 @@ impl Open {
         &mut self,
         measure: &mut dyn FnMut(protocol::Call<'_>) -> Result<T, String>,
     ) -> Result<T, String> {
-        let inputs = slices(&self.inputs[1])?;
-        let output = self.output.as_mut_slice::<f32>().map_err(|e| e.to_string())?;
+        let mut sets = Vec::with_capacity(self.sets.len());
+        for (inputs, output) in &mut self.sets {
+            sets.push((slices(inputs)?, output.as_mut_slice::<f32>().map_err(|e| e.to_string())?));
+        }
         let prepared = &mut self.prepared;
-        measure(&mut || prepared.call(&inputs, output).map_err(|e| e.to_string()))
+        let copies = sets.len();
+        let mut turn = 0;
+        measure(&mut || {
+            turn = if turn + 1 < copies { turn + 1 } else { 0 };
+            let Some((inputs, output)) = sets.get_mut(turn) else {
+                return Err("no tensors".to_string());
+            };
+            prepared.call(inputs, output).map_err(|e| e.to_string())
+        })
     }
 }
 

@@ -63,6 +63,8 @@ pub enum Request {
         lengths: Vec<usize>,
         /// Elements of the output.
         output: usize,
+        /// Copies of the tensors.
+        sets: usize,
     },
     /// Lower and compile candidates. One `Compiled` or `Rejected` each, then `Done`.
     Compile {

@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How to start a worker.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Launch {
     /// Program.
     pub program: PathBuf,
@@ -21,6 +21,8 @@ pub struct Launch {
     pub args: Vec<String>,
     /// Variables set for it beyond those of this process.
     pub env: Vec<(String, String)>,
+    /// Variables of this process that it doesn't get.
+    pub unset: Vec<String>,
 }
 
 /// Why a request has no reply. The process is gone.
@@ -63,6 +65,9 @@ impl Process {
     pub fn start(launch: &Launch) -> Result<Self, Failure> {
         let start = |e: std::io::Error| Failure::Start(e.to_string());
         let mut command = Command::new(&launch.program);
+        launch.unset.iter().for_each(|name| {
+            command.env_remove(name);
+        });
         command
             .args(&launch.args)
             .envs(launch.env.iter().map(|(k, v)| (k, v)))
@@ -218,6 +223,7 @@ mod tests {
             program: "/bin/sh".into(),
             args: vec!["-c".to_string(), script.to_string()],
             env: vec![("GREETING".to_string(), "ready".to_string())],
+            unset: vec!["HOME".to_string()],
         };
         Process::start(&launch).unwrap()
     }
@@ -226,10 +232,15 @@ mod tests {
 
     #[test]
     fn replies_are_read_past_other_output() {
-        let mut process =
-            shell("echo hello; echo \"{\\\"reply\\\":\\\"$GREETING\\\",\\\"version\\\":null}\"");
+        let ready = "echo \"{\\\"reply\\\":\\\"$GREETING\\\",\\\"version\\\":null}\"";
+        // It is stopped once it has said all that it owes, and ends when it goes on.
+        let mut process = shell(&format!("echo hello; {ready}; read x"));
         assert_eq!(process.next(LONG), Ok(Reply::Ready { version: None }));
-        assert_eq!(process.next(LONG), Err(Failure::Crashed("exit code 0".to_string())));
+        let ended = process.request(&Request::Exit, LONG);
+        assert_eq!(ended, Err(Failure::Crashed("exit code 0".to_string())));
+        let mut process =
+            shell("echo \"{\\\"reply\\\":\\\"ready\\\",\\\"version\\\":\\\"home$HOME\\\"}\"");
+        assert_eq!(process.next(LONG), Ok(Reply::Ready { version: Some("home".to_string()) }));
     }
 
     #[cfg(target_os = "linux")]
@@ -266,7 +277,7 @@ mod tests {
         assert_eq!(hung, Err(Failure::Hung(50)));
         let mut process = shell("echo '{\"reply\":\"what\"}'; read x");
         assert!(matches!(process.next(LONG), Err(Failure::Protocol(_))));
-        let missing = Launch { program: "/nowhere/worker".into(), args: vec![], env: vec![] };
+        let missing = Launch { program: "/nowhere/worker".into(), ..Launch::default() };
         assert!(matches!(Process::start(&missing), Err(Failure::Start(_))));
     }
 }

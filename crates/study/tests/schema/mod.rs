@@ -6,7 +6,7 @@ use serde_json::Value;
 pub fn faults(rules: &Value, root: &Value, value: &Value, path: &str, out: &mut Vec<String>) {
     for (keyword, rule) in rules.as_object().into_iter().flatten() {
         let bad = match keyword.as_str() {
-            "$schema" | "$defs" | "title" | "description" => false,
+            "$schema" | "$id" | "$defs" | "title" | "description" => false,
             "$ref" => {
                 let pointer = rule.as_str().unwrap_or_default().trim_start_matches('#');
                 match root.pointer(pointer) {
