@@ -5,6 +5,7 @@ use crate::format::{percent, plain, ratio, time};
 use crate::table::Tone;
 use std::collections::BTreeMap;
 use tilewright_audit::Outcome;
+use tilewright_audit::record::study::Study;
 
 /// A sentence with its tone.
 pub struct Line {
@@ -41,6 +42,36 @@ pub fn headline(report: &Report) -> Line {
     }
 }
 
+/// Which study, of which machine.
+pub fn subject(report: &Report) -> String {
+    let record = &report.record;
+    let quick = record.quick();
+    let study = record.study.as_deref().and_then(|text| Study::parse(text, quick).ok());
+    let mut parts = vec![match study {
+        Some(study) => format!("Tilewright study {}", study.name),
+        None => "Tilewright study".to_string(),
+    }];
+    if let Some(machine) = &record.machine {
+        let of = |name: &str| machine.identity.get(name).and_then(|v| v.as_str());
+        parts.extend(of("model").map(str::to_string));
+        let threads: Vec<String> =
+            machine.ceilings.iter().map(|c| count(c.threads as usize, "thread")).collect();
+        if of("device") == Some("cpu") && !threads.is_empty() {
+            parts.push(threads.join(" and "));
+        }
+    }
+    parts.join(" · ")
+}
+
+/// A number with its word.
+fn count(n: usize, word: &str) -> String {
+    match (n, word) {
+        (1, _) => format!("1 {word}"),
+        (_, "loss") => format!("{n} losses"),
+        _ => format!("{n} {word}s"),
+    }
+}
+
 impl crate::results::Results {
     fn rules_passed(&self) -> usize {
         self.gate.rules.iter().filter(|r| r.passed).count()
@@ -51,8 +82,7 @@ impl crate::results::Results {
 pub fn lines(report: &Report) -> Vec<Line> {
     let results = &report.results;
     let mut out = Vec::new();
-    let open = report.record.ledger.first();
-    if open.is_some_and(|e| e.body.get("quick").and_then(|q| q.as_bool()) == Some(true)) {
+    if report.record.quick() {
         let text = "A quick run: few cases, few samples. It shows that the study works, no more.";
         out.push(line(false, text.to_string()));
     }
@@ -97,24 +127,24 @@ pub fn lines(report: &Report) -> Vec<Line> {
     out.push(Line {
         tone: Tone::Quiet,
         text: format!(
-            "Replayed in {} rounds against the incumbent: {} wins and {} losses beyond the noise \
-             floor, {} ties, {} descriptive, {} incomplete of {} cases.",
-            results.rounds,
-            verdict("win"),
-            verdict("loss"),
-            verdict("tie"),
+            "Replayed in {} against the incumbent: {} and {} beyond the noise floor, {}, {} \
+             descriptive, {} incomplete of {}.",
+            count(results.rounds as usize, "round"),
+            count(verdict("win"), "win"),
+            count(verdict("loss"), "loss"),
+            count(verdict("tie"), "tie"),
             verdict("descriptive"),
             verdict("incomplete"),
-            results.cases.len(),
+            count(results.cases.len(), "case"),
         ),
     });
     out.push(line(
         results.losers == 0,
         format!(
-            "The guard accepts {} challengers: {} lose beyond the floor, {} of {} wins are kept. \
-             Guarded, the launches are {} as fast as the incumbent's (always the challenger: {}).",
-            results.accepted,
-            results.losers,
+            "The guard accepts {}: {} beyond the floor, {} of {} wins kept. Guarded, the launches \
+             are {} as fast as the incumbent's (always the challenger: {}).",
+            count(results.accepted as usize, "challenger"),
+            count(results.losers as usize, "loss"),
             results.kept,
             results.wins,
             gain(results.guarded.speedup),
@@ -149,7 +179,8 @@ pub fn misses(report: &Report) -> Vec<String> {
     let mut absent: BTreeMap<&str, usize> = BTreeMap::new();
     for rule in results.gate.rules.iter().filter(|r| !r.passed) {
         let value = rule.value.map_or_else(|| "no value".to_string(), plain);
-        out.push(format!("gate: {} is {value}, the limit is {}", rule.rule, rule.limit));
+        let side = if at_most(&rule.rule) { "at most" } else { "at least" };
+        out.push(format!("gate: {} is {value}, the limit is {side} {}", rule.rule, rule.limit));
     }
     for case in &results.cases {
         let gain = || {
@@ -208,6 +239,11 @@ pub fn misses(report: &Report) -> Vec<String> {
         ));
     }
     out
+}
+
+/// Whether a gate's limit is the largest allowed value, or the smallest.
+pub fn at_most(rule: &str) -> bool {
+    !matches!(rule, "coverage" | "wins_kept" | "candidates" | "median_over_best")
 }
 
 /// Whether a path is a control, none of our plans.

@@ -38,6 +38,15 @@ pub fn plain(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_string()
 }
 
+/// A coefficient: four digits, with an exponent where it is far from 1.
+pub fn coefficient(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_string(),
+        v if (1e-3..1e4).contains(&v) => significant(value, 4),
+        _ => format!("{value:.3e}"),
+    }
+}
+
 /// A number of an axis.
 pub fn tick(value: f64) -> String {
     match value.abs() {
@@ -73,6 +82,9 @@ mod tests {
         assert_eq!((plain(1.09312), plain(0.25)), ("1.0931".to_string(), "0.25".to_string()));
         assert_eq!((plain(24.0), plain(0.0)), ("24".to_string(), "0".to_string()));
         assert_eq!(or_dash(None, percent), "–");
+        assert_eq!(coefficient(0.0), "0");
+        assert_eq!((coefficient(0.0804168), coefficient(12.5)), ("0.08042".into(), "12.50".into()));
+        assert_eq!(coefficient(7.15328e-5), "7.153e-5");
         assert_eq!(tick(250_000.0), "250k");
     }
 }

@@ -22,9 +22,10 @@ pub fn page(report: &Report) -> String {
          content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">\n\
          <link rel=\"icon\" href=\"data:,\">\n\
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n\
-         <header class=\"{}\"><p class=\"kicker\">Tilewright study</p><h1>{title}</h1></header>\n\
+         <header class=\"{}\"><p class=\"kicker\">{}</p><h1>{title}</h1></header>\n\
          <ul class=\"answer\">\n",
-        tone(headline.tone)
+        tone(headline.tone),
+        escape::html(&answer::subject(report))
     );
     for line in answer::lines(report) {
         let text = escape::html(&line.text);

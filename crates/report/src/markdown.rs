@@ -7,6 +7,7 @@ use crate::{Report, answer, escape, tables};
 pub fn page(report: &Report) -> String {
     let headline = answer::headline(report);
     let mut out = format!("# {}\n\n", escape::markdown(&headline.text));
+    out.push_str(&format!("{}\n\n", escape::markdown(&answer::subject(report))));
     for line in answer::lines(report) {
         let mark = if line.tone == Tone::Bad { "**Miss.** " } else { "" };
         out.push_str(&format!("- {mark}{}\n", escape::markdown(&line.text)));

@@ -2,6 +2,9 @@
 
 use crate::escape;
 
+/// Rows from which on a table scrolls in a box of limited height.
+const LONG: usize = 40;
+
 /// How a cell stands out. Marks carry words too: colour alone says nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tone {
@@ -57,6 +60,21 @@ impl Table {
         }
     }
 
+    /// Leaves out columns in which no row has anything.
+    pub fn drop_empty(&mut self) {
+        let empty = |column: usize| {
+            !self.rows.is_empty()
+                && self.rows.iter().all(|row| row.get(column).is_none_or(|c| c.content() == "–"))
+        };
+        let kept: Vec<bool> = (0..self.head.len()).map(|column| !empty(column)).collect();
+        let mut keep = kept.iter();
+        self.head.retain(|_| keep.next().copied().unwrap_or(true));
+        for row in &mut self.rows {
+            let mut keep = kept.iter();
+            row.retain(|_| keep.next().copied().unwrap_or(true));
+        }
+    }
+
     /// Whether a column holds numbers: it is aligned to the right then.
     fn numeric(&self, column: usize) -> bool {
         let mut cells = self.rows.iter().filter_map(|r| r.get(column)).peekable();
@@ -95,8 +113,10 @@ impl Table {
         // The table scrolls in its own box, so that the page never does sideways; the box can be
         // reached by keyboard.
         let label = escape::html(&self.title);
+        // Only a long one has a height of its own.
+        let long = if self.rows.len() > LONG { " long" } else { "" };
         out.push_str(&format!(
-            "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">\
+            "<div class=\"scroll{long}\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">\
              <table><thead><tr>"
         ));
         for (column, head) in self.head.iter().enumerate() {

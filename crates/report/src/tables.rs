@@ -1,8 +1,8 @@
 //! The tables of a report: every case, every trial that isn't valid, every verdict.
 
 use crate::Report;
-use crate::answer::is_control;
-use crate::format::{or_dash, percent, plain, ratio, short, time};
+use crate::answer::{at_most, is_control};
+use crate::format::{coefficient, or_dash, percent, plain, ratio, short, time};
 use crate::results::{Choice, Spread};
 use crate::table::{Cell, Table, Tone};
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ fn gate(report: &Report) -> Table {
         table.rows.push(vec![
             Cell::text(&rule.rule),
             Cell::number(or_dash(rule.value, plain)),
-            Cell::number(format!("{}", rule.limit)),
+            Cell::number(format!("{} {}", if at_most(&rule.rule) { "≤" } else { "≥" }, rule.limit)),
             Cell::mark(result.0, result.1),
         ]);
     }
@@ -106,6 +106,7 @@ fn cases(report: &Report) -> Table {
             Cell::number(or_dash(case.metrics.device.as_ref(), |s| ratio(s.median))),
         ]);
     }
+    table.drop_empty();
     table
 }
 
@@ -141,7 +142,9 @@ fn paths(report: &Report) -> Table {
     let mut table = Table::new(
         "Every path of every case",
         "Median time over rounds; ratio to the challenger of the same round (over 1: the \
-         challenger is faster): median [smallest, largest].",
+         challenger is faster): median [smallest, largest]. The incumbent is the plan that would \
+         be used without the model, incumbent-again the same plan once more (it shows the noise), \
+         the challenger the model's plan, best the candidate with the smallest held-out label.",
         &["case", "path", "rounds", "time", "ratio to challenger"],
     );
     for case in &report.results.cases {
@@ -151,7 +154,8 @@ fn paths(report: &Report) -> Table {
                 Cell::text(&path.path),
                 Cell::number(path.rounds.to_string()),
                 Cell::number(or_dash(path.time_us, time)),
-                Cell::number(spread(path.ratio.as_ref())),
+                // The challenger against itself says nothing.
+                Cell::number(spread(path.ratio.as_ref().filter(|_| path.path != "challenger"))),
             ]);
         }
     }
@@ -173,7 +177,7 @@ fn model(report: &Report) -> Table {
         };
         for term in &fit.terms {
             let capacity = term.capacity.map_or_else(String::new, |c| format!("@{c}"));
-            add(format!("{}{capacity}", term.term), format!("{:.6e}", term.coefficient));
+            add(format!("{}{capacity}", term.term), coefficient(term.coefficient));
         }
         let c = &fit.confidence;
         add(

@@ -40,6 +40,11 @@ fn the_answer_comes_first_and_every_case_is_there() {
     ] {
         assert!(html.contains(&format!("<figure><h2>{plot}</h2>")), "{plot}");
     }
+    // Which study of which machine it is, and which way a limit goes.
+    assert!(html.contains("Tilewright study small · Test CPU @ 2.0GHz · 2 threads"), "{html}");
+    assert!(markdown.contains("| ≤ 0.5 |") && markdown.contains("| ≥ 3 |"), "{markdown}");
+    // Nobody measured by a device's clock: no column for it.
+    assert!(!html.contains("device gain") && html.contains("single-call gain"));
     // A control that isn't there is said.
     assert!(markdown.contains("torch wasn't measured in 6 of 6 cases: no module named torch"));
     assert!(!html.contains("NaN") && !html.contains("inf"));

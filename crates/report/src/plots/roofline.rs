@@ -87,7 +87,8 @@ fn plot(report: &Report, ceiling: &Ceiling, dtype: &str) -> Option<Plot> {
             d.line(x.at(from), y.at(from * rate), x.at(ridge), y.at(ridge * rate), "roof");
             // Beside the slope, at its upper third.
             let at = from * (ridge / from).powf(0.68);
-            d.text(x.at(at) - 5.0, y.at(at * rate) - 3.0, "end", "soft", name);
+            let label = format!("{name} {rate:.0} GB/s");
+            d.text(x.at(at) - 5.0, y.at(at * rate) - 3.0, "end", "soft", &label);
         }
     }
     for point in &points {
