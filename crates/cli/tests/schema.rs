@@ -3,128 +3,9 @@
 mod common;
 
 use common::Directory;
+use common::schema::{check, faults, folder, schema};
 use serde_json::Value;
-use std::path::Path;
-
-fn schema(name: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../schemas")
-        .join(format!("{name}.schema.json"));
-    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
-}
-
-/// The faults of a value under the part of JSON Schema that the schemas here use. An unknown
-/// keyword is a fault of the schema, so that none is silently ignored.
-fn faults(schema: &Value, root: &Value, value: &Value, path: &str, out: &mut Vec<String>) {
-    let Some(rules) = schema.as_object() else {
-        out.push(format!("{path}: the schema is no object"));
-        return;
-    };
-    for (keyword, rule) in rules {
-        match keyword.as_str() {
-            "$schema" | "$defs" | "title" | "description" => {}
-            "$ref" => {
-                let pointer = rule.as_str().unwrap_or_default().trim_start_matches('#');
-                match root.pointer(pointer) {
-                    Some(target) => faults(target, root, value, path, out),
-                    None => out.push(format!("{path}: no {rule}")),
-                }
-            }
-            "const" if value != rule => out.push(format!("{path}: {value} isn't {rule}")),
-            "enum" if !rule.as_array().is_some_and(|all| all.contains(value)) => {
-                out.push(format!("{path}: {value} isn't one of {rule}"));
-            }
-            "const" | "enum" => {}
-            "anyOf" => {
-                let some = rule.as_array().is_some_and(|all| {
-                    all.iter().any(|option| {
-                        let mut inner = Vec::new();
-                        faults(option, root, value, path, &mut inner);
-                        inner.is_empty()
-                    })
-                });
-                if !some {
-                    out.push(format!("{path}: fits no option: {value}"));
-                }
-            }
-            "type" => {
-                let names: Vec<&str> = match rule {
-                    Value::Array(all) => all.iter().filter_map(Value::as_str).collect(),
-                    one => one.as_str().into_iter().collect(),
-                };
-                let fits = names.iter().any(|name| match *name {
-                    "null" => value.is_null(),
-                    "boolean" => value.is_boolean(),
-                    "string" => value.is_string(),
-                    "array" => value.is_array(),
-                    "object" => value.is_object(),
-                    "number" => value.is_number(),
-                    "integer" => value.is_i64() || value.is_u64(),
-                    _ => false,
-                });
-                if !fits {
-                    out.push(format!("{path}: {value} isn't {rule}"));
-                }
-            }
-            "minimum" => {
-                if value.as_f64().is_some_and(|v| v < rule.as_f64().unwrap_or(f64::INFINITY)) {
-                    out.push(format!("{path}: {value} is below {rule}"));
-                }
-            }
-            "pattern" => {
-                assert_eq!(rule, "^[0-9a-f]{64}$", "the only pattern that is understood here");
-                if let Some(text) = value.as_str()
-                    && (text.len() != 64 || !text.bytes().all(|b| b"0123456789abcdef".contains(&b)))
-                {
-                    out.push(format!("{path}: {text} is no hash"));
-                }
-            }
-            "minItems" | "maxItems" => {
-                if let (Some(items), Some(n)) = (value.as_array(), rule.as_u64()) {
-                    let (len, min) = (items.len() as u64, keyword == "minItems");
-                    if (min && len < n) || (!min && len > n) {
-                        out.push(format!("{path}: {len} items, {keyword} {n}"));
-                    }
-                }
-            }
-            "items" => {
-                for (i, item) in value.as_array().into_iter().flatten().enumerate() {
-                    faults(rule, root, item, &format!("{path}/{i}"), out);
-                }
-            }
-            "required" => {
-                for name in rule.as_array().into_iter().flatten().filter_map(Value::as_str) {
-                    if value.as_object().is_some_and(|o| !o.contains_key(name)) {
-                        out.push(format!("{path}: `{name}` is missing"));
-                    }
-                }
-            }
-            "properties" => {
-                for (name, inner) in rule.as_object().into_iter().flatten() {
-                    if let Some(field) = value.get(name) {
-                        faults(inner, root, field, &format!("{path}/{name}"), out);
-                    }
-                }
-            }
-            "additionalProperties" => {
-                let known = rules.get("properties").and_then(Value::as_object);
-                for name in value.as_object().into_iter().flat_map(|o| o.keys()) {
-                    if *rule == Value::Bool(false) && !known.is_some_and(|k| k.contains_key(name)) {
-                        out.push(format!("{path}: `{name}` isn't in the schema"));
-                    }
-                }
-            }
-            other => out.push(format!("{path}: unknown keyword `{other}`")),
-        }
-    }
-}
-
-fn check(name: &str, value: &Value) {
-    let schema = schema(name);
-    let mut found = Vec::new();
-    faults(&schema, &schema, value, "", &mut found);
-    assert!(found.is_empty(), "{name}:\n{}", found.join("\n"));
-}
+use std::collections::BTreeMap;
 
 #[test]
 fn the_checker_finds_faults() {
@@ -149,6 +30,42 @@ fn the_checker_finds_faults() {
     }
 }
 
+/// Values of every `schema` constant in a schema.
+fn constants(value: &Value, out: &mut Vec<String>) {
+    if let Some(id) = value["properties"]["schema"]["const"].as_str() {
+        out.push(id.to_string());
+    }
+    let inner = match value {
+        Value::Object(members) => members.values().collect::<Vec<_>>(),
+        Value::Array(items) => items.iter().collect(),
+        _ => Vec::new(),
+    };
+    inner.into_iter().for_each(|v| constants(v, out));
+}
+
+#[test]
+fn every_schema_has_a_name_of_its_own() {
+    let (mut ids, mut formats) = (BTreeMap::new(), BTreeMap::new());
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let name = file.strip_suffix(".schema.json").unwrap();
+        let value = schema(name);
+        let id = value["$id"].as_str().unwrap_or_else(|| panic!("{file} has no $id")).to_string();
+        assert_eq!(id, format!("urn:tilewright:schema:{name}"), "{file}");
+        assert_eq!(ids.insert(id, file.clone()), None);
+        let mut own = Vec::new();
+        constants(&value, &mut own);
+        // One file may describe several forms of one format.
+        own.sort();
+        own.dedup();
+        for format in own {
+            let other = formats.insert(format.clone(), file.clone());
+            assert_eq!(other, None, "{format} is the `schema` of {file}, too");
+        }
+    }
+    assert!(ids.len() >= 17 && formats.len() >= 16, "{formats:?}");
+}
+
 #[test]
 fn plans() {
     let d = Directory::new("plans");
@@ -163,7 +80,59 @@ fn plans() {
         "gemm 127x193x61 --all",
         "gemm 128x128x128 --dtype bf16 --trans tn --epilogue bias,gelu",
     ] {
-        check("plan", &d.run(&format!("plan {arguments} --json")).json());
+        let plan = d.run(&format!("plan {arguments} --json")).json();
+        check("plan", &plan);
+        // Built-in coefficients have no profile, and these policies no advice.
+        assert!(plan["profile"].is_null() && plan["advice"].is_null() && plan["guard"].is_null());
+    }
+}
+
+#[test]
+fn plans_with_a_profile_say_how_far_it_is_to_be_trusted() {
+    let d = Directory::new("advice");
+    let shipped =
+        format!("{}/../../profiles/apple-m1-max.whole-launch", env!("CARGO_MANIFEST_DIR"));
+    for (case, family, guarded) in
+        [("softmax 256x3072", "rows", true), ("gemm 512x512x512", "matrix", true)]
+    {
+        let arguments =
+            format!("plan {case} --target apple-m1-max --profile {shipped}-{family}.json");
+        let plan = d.run(&format!("{arguments} --json")).json();
+        check("plan", &plan);
+        assert_eq!(plan["profile"]["default"], false);
+        assert_eq!(plan["profile"]["reason"], "it states no hold-out");
+        let (advice, guard) = (&plan["advice"], &plan["guard"]);
+        assert_eq!(guard.is_object(), guarded, "{case}");
+        let number = |v: &Value| v.as_f64().unwrap();
+        let prediction = number(&advice["prediction_us"]);
+        assert_eq!(prediction, number(&plan["candidates"][0]["kernel_score"]));
+        assert!(number(&advice["interval_us"][0]) < prediction);
+        assert!(number(&advice["interval_us"][1]) > prediction);
+        assert_eq!(number(&guard["predicted_gain"]), number(&guard["prediction_us"]) / prediction);
+        let accepted = number(&guard["predicted_gain"]) > number(&guard["margin"]);
+        assert_eq!(guard["accepted"], accepted && guard["rank"] != 1, "{case}");
+
+        let text = d.run(&arguments).ok();
+        assert!(text.contains("profile, opt-in: it states no hold-out\n"), "{text}");
+        assert!(text.contains("\nguard: predicted gain "), "{text}");
+        assert!(text.contains("worth measuring") || text.contains("measure this one"), "{text}");
+    }
+    // A wide hold-out of a small training range: the model abstains and says so.
+    let far =
+        format!("plan softmax 4000x60000 --target apple-m1-max --profile {shipped}-rows.json");
+    let plan = d.run(&format!("{far} --json")).json();
+    check("plan", &plan);
+    let why = plan["advice"]["abstains"].as_str().unwrap();
+    assert!(why.contains("trained on"), "{why}");
+    assert!(d.run(&far).ok().contains(&format!("measure this one: {why}\n")));
+}
+
+#[test]
+fn shipped_profiles_follow_their_schema() {
+    let folder = folder().join("../profiles");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        check("profile", &serde_json::from_str(&text).unwrap());
     }
 }
 

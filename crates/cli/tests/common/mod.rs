@@ -1,6 +1,8 @@
 //! Runs the command as a user does, in a directory of its own.
 #![allow(dead_code)]
 
+pub mod schema;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -60,6 +62,12 @@ pub struct Run {
 }
 
 impl Run {
+    /// The JSON object of a run that may fail.
+    pub fn printed(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out())
+            .unwrap_or_else(|e| panic!("`{}`: {e}: {}{}", self.arguments, self.out(), self.err()))
+    }
+
     pub fn code(&self) -> i32 {
         self.output.status.code().unwrap_or_else(|| panic!("`{}` was killed", self.arguments))
     }
