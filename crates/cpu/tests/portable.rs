@@ -139,6 +139,7 @@ fn every_row_op_is_the_simulators_bit_for_bit() {
         pack: 1,
         cache: false,
         fuse: true,
+        ..RowMapping::ONE
     };
     let mappings = [
         base,

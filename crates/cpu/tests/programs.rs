@@ -48,6 +48,7 @@ fn mapping(isa: CpuIsa, bytes: u64) -> RowMapping {
         pack: 1,
         cache: false,
         fuse: true,
+        ..RowMapping::ONE
     }
 }
 

@@ -151,7 +151,6 @@ fn mappings(cols: u64, dtype: DType) -> Vec<RowMapping> {
                 for accumulators in sets {
                     for cache in [true, false] {
                         out.push(RowMapping {
-                            lanes: 32,
                             subgroups,
                             vector,
                             unroll: accumulators,
@@ -159,6 +158,7 @@ fn mappings(cols: u64, dtype: DType) -> Vec<RowMapping> {
                             pack,
                             cache,
                             fuse: true,
+                            ..RowMapping::ONE
                         });
                     }
                 }
@@ -402,6 +402,7 @@ fn copy(context: &Arc<Context>, bytes: u64) -> Result<Value, Error> {
             entry: "copy".into(),
             threads,
             shared_bytes: 0,
+            cluster: 1,
         }
     };
     let (a, b) = (context.alloc(bytes as usize)?, context.alloc(bytes as usize)?);

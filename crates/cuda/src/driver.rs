@@ -214,6 +214,18 @@ impl Context {
             threads: ptx.threads,
             shared_bytes: ptx.shared_bytes as u32,
         };
+        if ptx.cluster > 8 {
+            // More than every device has; this one is asked whether it takes them.
+            // SAFETY: a valid function of a loaded module.
+            unsafe {
+                result::function::set_function_attribute(
+                    function,
+                    sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED,
+                    1,
+                )
+            }
+            .map_err(at("cuFuncSetAttribute"))?;
+        }
         if ptx.shared_bytes > 48 << 10 {
             // SAFETY: a valid function of a loaded module.
             unsafe {

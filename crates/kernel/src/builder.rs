@@ -185,6 +185,17 @@ impl KernelBuilder {
         self.kernel.barriers.push(Barrier { name, scope: Scope::Group, participants: None })
     }
 
+    /// Declares a barrier of all subgroups of the cluster.
+    pub fn cluster_barrier(&mut self, name: &str) -> BarrierId {
+        let name = self.unique(name);
+        self.kernel.barriers.push(Barrier { name, scope: Scope::Cluster, participants: None })
+    }
+
+    /// Declares that `groups` groups form a cluster.
+    pub fn cluster(&mut self, groups: u32) {
+        self.kernel.cluster = groups;
+    }
+
     /// The kernel's declarations, for those that have no method here.
     pub fn declarations(&mut self) -> &mut Kernel {
         &mut self.kernel
@@ -295,8 +306,11 @@ impl KernelBuilder {
         self.leaf(Leaf::Group(dim), Op::GroupId(dim), Type::Elem(Elem::Index))
     }
 
-    /// The group's rank in its cluster.
+    /// The group's rank in its cluster; the constant 0 where there is only one.
     pub fn cluster_rank(&mut self) -> ValueId {
+        if self.kernel.cluster == 1 {
+            return self.int(0);
+        }
         self.leaf(Leaf::Rank, Op::ClusterRank, Type::Elem(Elem::Index))
     }
 

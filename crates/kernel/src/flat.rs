@@ -254,6 +254,8 @@ pub enum Inst {
     Atomic { at: Box<At>, op: Option<ReduceOp>, value: Reg, dst: Reg, order: Order, scope: Scope },
     Collective { op: Collective, class: Class, dst: Reg, src: Reg },
     Barrier(BarrierId),
+    BarrierArrive(BarrierId),
+    BarrierWait(BarrierId),
     ProxyFence,
     LoopEnter(Box<Loop>),
     LoopAgain(Box<Loop>),

@@ -325,6 +325,10 @@ pub enum Memory {
     Global(ArgId),
     /// A shared buffer.
     Shared(SharedId),
+    /// A shared buffer of every group of the cluster, one after another by rank: element `e` of
+    /// the group of rank `r` is `r·rows·cols + e`. Only plain layouts. A group's memory may be
+    /// reached from its start (see [`Op::BarrierWait`]) to its end.
+    Cluster(SharedId),
     /// A private array; the base is an index into it and the lane stride is 0.
     Private(PrivateId),
 }
@@ -541,6 +545,13 @@ pub enum Op {
     },
     /// Waits until all participants have arrived, and orders their shared and global accesses.
     Barrier(BarrierId),
+    /// The first half of a cluster barrier: says that the subgroup has come, and goes on. What it
+    /// did before is ordered before what others do after their wait.
+    BarrierArrive(BarrierId),
+    /// The second half of a cluster barrier: waits until all have arrived. Between the halves a
+    /// subgroup arrives at no barrier of the cluster. After the first, every group has started,
+    /// so that others may reach its shared memory.
+    BarrierWait(BarrierId),
     /// Makes earlier generic shared-memory writes visible to asynchronous copies and atoms.
     ProxyFence,
     /// `for index in (lo .. hi).step_by(step)`, bounds uniform over the subgroup.

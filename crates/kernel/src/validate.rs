@@ -68,7 +68,8 @@ rules! {
     SwizzleRow = "swizzle-row",
     /// Private arrays hold tensor types and at most 2²⁰ elements.
     PrivateSize = "private-size",
-    /// A barrier's scope is subgroup, group or cluster; only a group barrier names participants.
+    /// A barrier's scope is subgroup, group or cluster; only a group barrier names participants,
+    /// and only a cluster barrier has halves.
     BarrierScope = "barrier-scope",
     /// Subgroups that can reach a barrier are at least its participants.
     BarrierParticipants = "barrier-participants",

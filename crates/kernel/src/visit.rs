@@ -54,6 +54,8 @@ impl Op {
             | Op::SubgroupId
             | Op::Lane
             | Op::Barrier(_)
+            | Op::BarrierArrive(_)
+            | Op::BarrierWait(_)
             | Op::ProxyFence
             | Op::InRole { .. }
             | Op::FragmentFill(_) => {}

@@ -462,3 +462,75 @@ fn gathers_and_vectors_read_the_right_elements() {
         assert_eq!(args[1].data()[lane], f64::from(want), "lane {lane}");
     }
 }
+
+/// Each of two groups writes to the other's shared memory; the halves of a barrier around it.
+const EXCHANGE: &str = "
+kernel exchange lanes 32 subgroups 2 cluster 2 {
+  grid 4 step 1
+  arg y: buffer f32 out align 4
+  shared part: f32[1, 4]
+  barrier start: cluster
+  barrier all: cluster
+  %c0: index@grid = const 0
+  %c1: index@grid = const 1
+  %c2: index@grid = const 2
+  barrier_arrive start
+  %g: index@group = group_id 0
+  %rank: index@group = cluster_rank
+  %s: index@subgroup = subgroup_id
+  %first: index@group = mul %rank, %c2
+  %own: index@subgroup = add %first, %s
+  %f: f32@subgroup = cast %own
+  barrier_wait start
+  store part@cluster[%own + lane*4], %f where count %c2
+  barrier all
+  %a: f32@lane = load part[%s + lane*2] where count %c2
+  %sum: f32@subgroup = reduce add %a
+  %to: index@group = mul %g, %c2
+  %at: index@subgroup = add %to, %s
+  store y[%at + lane*1], %sum where count %c1
+}
+";
+
+#[test]
+fn groups_of_a_cluster_reach_each_other() {
+    for order in Order::ALL {
+        let mut args = [SimArg::output(DType::F32, 8)];
+        run(&kernel(EXCHANGE), &mut args, &SimOptions::with_order(order)).unwrap();
+        // Subgroup 0 of each group sums partials 0 and 2, subgroup 1 partials 1 and 3.
+        assert_eq!(args[0].data(), &[2.0, 4.0, 2.0, 4.0, 2.0, 4.0, 2.0, 4.0]);
+    }
+}
+
+#[test]
+fn misuse_of_a_cluster_is_found_in_every_order() {
+    let without = |line: &str| EXCHANGE.replacen(line, "", 1);
+    // Nothing says that the other group has started.
+    let early = without("  barrier_wait start\n").replacen("  barrier_arrive start\n", "", 1);
+    // The last store reaches a group that may have ended.
+    let late = EXCHANGE.replacen(
+        "  store y[",
+        "  store part@cluster[%own + lane*4], %f where count %c2\n  store y[",
+        1,
+    );
+    // Partials are read before they are there.
+    let unordered = without("  barrier all\n");
+    // Arrived twice, or never.
+    let twice = EXCHANGE.replacen("barrier_wait start", "barrier_arrive start", 1);
+    let never = without("  barrier_arrive start\n");
+    for (text, kind, part) in [
+        (early, FaultKind::DataRace, "has started"),
+        (late, FaultKind::DataRace, "reach"),
+        (unordered, FaultKind::Uninitialised, ""),
+        (twice, FaultKind::BarrierDivergence, "hasn't waited"),
+        (never, FaultKind::BarrierDivergence, "hasn't arrived"),
+    ] {
+        for order in Order::ALL {
+            let mut args = [SimArg::output(DType::F32, 8)];
+            let error = run(&kernel(&text), &mut args, &SimOptions::with_order(order)).unwrap_err();
+            let race = matches!(error.kind(), Some(FaultKind::DataRace));
+            let found = error.kind() == Some(kind) || kind == FaultKind::Uninitialised && race;
+            assert!(found && (race || error.to_string().contains(part)), "{order:?}: {error}");
+        }
+    }
+}

@@ -23,6 +23,8 @@ fn kind(op: &Op) -> &'static str {
         Op::Atomic { .. } => "atomic",
         Op::Collective { .. } => "collective",
         Op::Barrier(_) => "barrier",
+        Op::BarrierArrive(_) => "barrier_arrive",
+        Op::BarrierWait(_) => "barrier_wait",
         Op::ProxyFence => "proxy_fence",
         Op::For { .. } => "for",
         Op::If { .. } => "if",
@@ -68,7 +70,7 @@ fn body(statements: &str) -> String {
 #[test]
 fn every_operation_round_trips() {
     let kernel = parse(EVERY_OP).unwrap();
-    assert_eq!(kinds(&kernel).len(), 30, "{:?}", kinds(&kernel));
+    assert_eq!(kinds(&kernel).len(), 32, "{:?}", kinds(&kernel));
     let text = print(&kernel);
     let again = parse(&text).unwrap();
     assert_eq!(again, kernel);

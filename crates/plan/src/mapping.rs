@@ -4,15 +4,19 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A row mapping (reference 5.1). S = `subgroups`, L = `lanes`, W = S·L workers per program.
+/// A row mapping (reference 5.1). S = `subgroups`, L = `lanes`, C = `cluster`, W = C·S·L workers
+/// per program.
 ///
 /// Element `e` of a row belongs to worker `w` with `e = (chunk·W + w)·V + v`, `0 ≤ v < V`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct RowMapping {
     /// Lanes of one subgroup: 32 on GPUs, the SIMD width in elements on CPUs.
     pub lanes: u32,
-    /// Subgroups that share one program (row).
+    /// Subgroups of one group that share one program (row).
     pub subgroups: u32,
+    /// Groups that share one program: a cluster, where there are several.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub cluster: u32,
     /// Consecutive elements per worker and access (V).
     pub vector: u32,
     /// Chunks per trip of a column loop (U).
@@ -26,17 +30,52 @@ pub struct RowMapping {
     pub cache: bool,
     /// Fold a reduction of a striped tile into the loop that computes the tile.
     pub fuse: bool,
+    /// Load what the phases after a reduction read, and no phase before, ahead of the reduction's
+    /// end, into stripes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub ahead: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
+}
+
+fn is_false(b: &bool) -> bool {
+    !b
 }
 
 impl RowMapping {
+    /// One subgroup of 32 lanes per program, one element at a time, nothing kept.
+    pub const ONE: RowMapping = RowMapping {
+        lanes: 32,
+        subgroups: 1,
+        cluster: 1,
+        vector: 1,
+        unroll: 1,
+        accumulators: 1,
+        pack: 1,
+        cache: false,
+        fuse: false,
+        ahead: false,
+    };
+
     /// Workers per program, W.
     pub fn workers(&self) -> u64 {
+        self.group_workers() * u64::from(self.cluster)
+    }
+
+    /// Workers of one group that share a program, S·L.
+    pub fn group_workers(&self) -> u64 {
         u64::from(self.subgroups) * u64::from(self.lanes)
     }
 
-    /// Threads of one group, W·P.
+    /// Threads of one group, S·L·P.
     pub fn threads(&self) -> u64 {
-        self.workers() * u64::from(self.pack)
+        self.group_workers() * u64::from(self.pack)
     }
 }
 

@@ -167,6 +167,8 @@ pub fn describe(mapping: &Mapping) -> String {
             pack,
             cache,
             fuse,
+            cluster,
+            ahead,
         }) => {
             let threads = u64::from(*lanes) * u64::from(*subgroups) * u64::from(*pack);
             let reuse = if *cache { "cache" } else { "reload" };
@@ -181,6 +183,12 @@ pub fn describe(mapping: &Mapping) -> String {
             }
             if *fuse {
                 text.push_str(", fused");
+            }
+            if *cluster > 1 {
+                let _ = write!(text, ", clusters of {cluster}");
+            }
+            if *ahead {
+                text.push_str(", loads ahead");
             }
             text
         }

@@ -16,33 +16,39 @@ pub fn slots(columns: u64, workers: u64, vector: u64) -> u64 {
     columns / chunk * vector + (columns % chunk).min(vector)
 }
 
-/// Shared bytes of one group: one slot of each reduction's accumulation type per subgroup, if
-/// several subgroups share a row (for f32, 4·reductions·S). A reduction with a stated order has
-/// none: every worker folds all elements.
+/// Shared bytes of one group: one slot of each reduction's accumulation type per subgroup of the
+/// program, if several subgroups share a row (for f32, 4·reductions·S·C). A reduction with a
+/// stated order has none: every worker folds all elements.
 pub fn shared_bytes(problem: &RowProblem, mapping: &RowMapping) -> u64 {
-    if mapping.subgroups > 1 {
+    let sharers = u64::from(mapping.subgroups) * u64::from(mapping.cluster);
+    if sharers > 1 {
         let free = problem.reductions.iter().filter(|r| r.unordered);
         let slot: u64 = free.map(|r| r.dtype.accumulator().bytes()).sum();
-        slot * u64::from(mapping.subgroups)
+        slot * sharers
     } else {
         0
     }
 }
 
-/// Barrier sites of one group: one per reduction in any order, if several subgroups share a row.
+/// Barrier sites of one group: one per reduction in any order, if several subgroups share a row,
+/// and in a cluster one more, behind which every group of it has started.
 pub fn barriers(problem: &RowProblem, mapping: &RowMapping) -> u64 {
     let free = problem.reductions.iter().filter(|r| r.unordered).count() as u64;
-    if mapping.subgroups > 1 { free } else { 0 }
+    match (mapping.subgroups, mapping.cluster) {
+        (1, 1) => 0,
+        (_, 1) => free,
+        _ => free + u64::from(free > 0),
+    }
 }
 
 /// What a row mapping amounts to.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct RowCounts {
-    /// Threads of a group, W·P.
+    /// Threads of a group, S·L·P.
     pub threads: u64,
     /// Program instances.
     pub programs: u64,
-    /// Groups, ⌈programs/P⌉.
+    /// Groups, ⌈programs/P⌉·C.
     pub groups: u64,
     /// Longest worker stripe in elements, at the nominal length.
     pub slots: u64,
@@ -88,14 +94,22 @@ impl RowCounts {
         let scalar_rounds = slots.saturating_mul(domains);
         let capacity = scalar_rounds.saturating_mul(workers);
         let payload = variant.payload.proved();
+        let (scalars, bytes) = match mapping.ahead {
+            true => (variant.ahead_scalars, variant.ahead_bytes),
+            false => (0, 0),
+        };
+        let (scalars, bytes) = (variant.slot_scalars + scalars, variant.slot_bytes + bytes);
         RowCounts {
             threads: mapping.threads(),
             programs: problem.programs,
-            groups: problem.programs.div_ceil(u64::from(mapping.pack.max(1))),
+            groups: problem
+                .programs
+                .div_ceil(u64::from(mapping.pack.max(1)))
+                .saturating_mul(u64::from(mapping.cluster)),
             slots,
-            private_scalars: slots.saturating_mul(variant.slot_scalars),
-            private_scalars_max: slots_max.saturating_mul(variant.slot_scalars),
-            stripe_bytes_max: slots_max.saturating_mul(workers).saturating_mul(variant.slot_bytes),
+            private_scalars: slots.saturating_mul(scalars),
+            private_scalars_max: slots_max.saturating_mul(scalars),
+            stripe_bytes_max: slots_max.saturating_mul(workers).saturating_mul(bytes),
             domains,
             scalar_rounds,
             reductions,

@@ -52,10 +52,21 @@ pub struct GpuFacts {
     pub private_scalars: u64,
     /// Most 4-byte scalars that one lane may keep as matrix fragments (the reference's is 64).
     pub fragment_scalars: u64,
+    /// Most groups of a cluster, which reach each other's shared memory; 1: no clusters.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub max_cluster: u32,
     /// Matrix atoms that the planner has a space for on this target.
     pub matrix: Vec<MatrixBasis>,
     /// Whether there is f64 arithmetic.
     pub f64: bool,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 impl GpuFacts {

@@ -362,6 +362,7 @@ impl Select<'_> {
                 }
                 Ok((self.lir.params[3], self.shared_at[id.index()] as i64, shared.dtype))
             }
+            Memory::Cluster(_) => Err(CpuError::unsupported("memory across a cluster")),
             Memory::Private(id) => {
                 let private = self.kernel.private.get(id).ok_or_else(unknown)?;
                 Ok((self.lir.params[3], self.private_at[id.index()] as i64, private.dtype))
@@ -377,7 +378,7 @@ impl Select<'_> {
         let mut element = base.uniform();
         let scale = match memory {
             Memory::Private(_) => bytes * i64::from(self.lanes),
-            Memory::Global(_) => bytes,
+            Memory::Global(_) | Memory::Cluster(_) => bytes,
             Memory::Shared(id) => {
                 let shared = &self.kernel.shared[id];
                 if let Layout::Padded(pad) = shared.layout {

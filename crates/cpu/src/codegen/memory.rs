@@ -69,7 +69,7 @@ impl Select<'_> {
                     self.kernel.args.get(arg).map(|a| a.kind),
                     Some(ArgKind::Buffer { access: Access::Out, .. })
                 ),
-                Memory::Shared(_) | Memory::Private(_) => false,
+                Memory::Shared(_) | Memory::Cluster(_) | Memory::Private(_) => false,
             };
             let whole = matches!((&active, &spread), (Active::All, Spread::Consecutive));
             if !(output && whole && self.stream(&data, &address)) {

@@ -536,6 +536,9 @@ impl<'k> Select<'k> {
             Op::Collective { op, value } => self.collective(result()?, *op, *value),
             // One subgroup runs everything in order.
             Op::Barrier(_) | Op::ProxyFence => Ok(()),
+            Op::BarrierArrive(_) | Op::BarrierWait(_) => {
+                Err(CpuError::unsupported("barriers of clusters"))
+            }
             Op::For { index, lo, hi, step, unroll, carries, body } => {
                 let parts = super::control::Loop {
                     index: *index,

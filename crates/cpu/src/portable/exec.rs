@@ -23,7 +23,7 @@ impl Stop {
     pub fn outside(kernel: &Kernel, memory: Memory, element: i64) -> Stop {
         let name = match memory {
             Memory::Global(id) => &kernel.args[id].name,
-            Memory::Shared(id) => &kernel.shared[id].name,
+            Memory::Shared(id) | Memory::Cluster(id) => &kernel.shared[id].name,
             Memory::Private(id) => &kernel.private[id].name,
         };
         Stop(format!("element {element} is outside `{name}`"))
@@ -231,6 +231,10 @@ impl Subgroup {
                         self.status = Status::AtBarrier(*id);
                         return Ok(());
                     }
+                }
+                // A kernel of the CPU has no clusters.
+                Inst::BarrierArrive(_) | Inst::BarrierWait(_) => {
+                    return Err(Stop::new("a CPU has no barriers of clusters"));
                 }
                 Inst::ProxyFence => {}
                 Inst::LoopEnter(l) => {

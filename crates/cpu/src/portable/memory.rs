@@ -141,8 +141,10 @@ impl Machine<'_> {
                 let words = &mut self.shared[id.index()];
                 Region { ptr: words.as_mut_ptr().cast(), bytes: words.len() * 8 }
             }
-            // Private arrays have a path of their own.
-            Memory::Private(_) => Region { ptr: std::ptr::null_mut(), bytes: 0 },
+            // Private arrays have a path of their own; a CPU has no clusters.
+            Memory::Private(_) | Memory::Cluster(_) => {
+                Region { ptr: std::ptr::null_mut(), bytes: 0 }
+            }
         }
     }
 
@@ -156,7 +158,9 @@ impl Machine<'_> {
     ) -> Result<*mut u8, Stop> {
         let position = match memory {
             Memory::Shared(id) => self.kernel.shared[id].position(element),
-            Memory::Global(_) | Memory::Private(_) => usize::try_from(element).ok(),
+            Memory::Global(_) | Memory::Private(_) | Memory::Cluster(_) => {
+                usize::try_from(element).ok()
+            }
         };
         match position.and_then(|p| p.checked_mul(E::BYTES)) {
             Some(at) if at.checked_add(E::BYTES).is_some_and(|end| end <= region.bytes) => {
@@ -215,7 +219,7 @@ impl Subgroup {
             Memory::Shared(id) => {
                 machine.kernel.shared[id].layout == tilewright_kernel::kernel::Layout::Plain
             }
-            Memory::Private(_) => false,
+            Memory::Private(_) | Memory::Cluster(_) => false,
         };
         plain
             && at.width == 1

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use tilewright_ir::DType;
 use tilewright_kernel::kernel::{
-    ArgId, ArgKind, Block, Collective, Elem, Kernel, Literal, Memory, Op, PrivateId, Stmt, Type,
-    ValueId,
+    ArgId, ArgKind, Barrier, BarrierId, Block, Collective, Elem, Kernel, Literal, Memory, Op,
+    PrivateId, Scope, Stmt, Type, ValueId,
 };
 
 use super::async_copy::{Commits, group_size};
@@ -355,11 +355,23 @@ impl<'a> Emitter<'a> {
             (Op::Load { place, guard }, Some(_)) => self.load(place, guard.as_ref(), &stmt.results),
             (Op::Store { place, values, guard }, _) => self.store(place, values, guard.as_ref()),
             (Op::Collective { op, value }, Some(result)) => self.collective(*op, *value, result),
-            (Op::Barrier(_), _) => {
-                if self.kernel.barriers.len() > 1 {
-                    return Err(self.unsupported("more than one barrier"));
-                }
-                self.inst(format_args!("bar.sync 0"));
+            (Op::Barrier(id), _) => self.barrier(*id),
+            // All barriers of a cluster are its one: subgroups arrive in one order. An arrival
+            // releases and a wait acquires unless said otherwise.
+            (Op::BarrierArrive(_), _) => {
+                self.inst(format_args!("barrier.cluster.arrive.aligned"));
+                Ok(())
+            }
+            (Op::BarrierWait(_), _) => {
+                self.inst(format_args!("barrier.cluster.wait.aligned"));
+                Ok(())
+            }
+            (Op::ClusterRank, Some(result)) => {
+                let (rank, wide) = (self.reg(Class::B32), self.reg(Class::B64));
+                self.inst(format_args!("mov.u32 {rank}, %cluster_ctarank"));
+                self.inst(format_args!("cvt.u64.u32 {wide}, {rank}"));
+                self.naturals.insert(wide);
+                self.define(result, Val::Reg(wide));
                 Ok(())
             }
             (Op::CopyAsync { to, from, width, guard }, _) => {
@@ -370,6 +382,24 @@ impl<'a> Emitter<'a> {
             (Op::If { .. }, _) => self.branch(stmt),
             (op, _) => Err(self.unsupported(format!("{op:?}"))),
         }
+    }
+
+    fn barrier(&mut self, id: BarrierId) -> Result<(), CodegenError> {
+        let group = |(_, b): (BarrierId, &Barrier)| b.scope == Scope::Group;
+        match self.kernel.barriers[id].scope {
+            Scope::Cluster => {
+                self.inst(format_args!("barrier.cluster.arrive.aligned"));
+                self.inst(format_args!("barrier.cluster.wait.aligned"));
+            }
+            _ if self.kernel.barriers.iter().filter(|b| group(*b)).count() > 1 => {
+                return Err(self.unsupported("more than one barrier of a group"));
+            }
+            Scope::Group if self.kernel.barriers[id].participants.is_none() => {
+                self.inst(format_args!("bar.sync 0"));
+            }
+            scope => return Err(self.unsupported(format!("a barrier of scope {scope}"))),
+        }
+        Ok(())
     }
 
     fn arg(&mut self, arg: ArgId, result: ValueId) -> Result<(), CodegenError> {

@@ -13,7 +13,7 @@ use super::emitter::{Class, Emitter, Reg, Val};
 struct Address {
     /// Text inside the brackets.
     text: String,
-    /// `global`, `global.nc` or `shared`.
+    /// `global`, `global.nc`, `shared` or `shared::cluster`.
     space: &'static str,
     dtype: DType,
 }
@@ -72,6 +72,7 @@ impl Emitter<'_> {
                 let start = shared_offset(self.kernel, Some(id)) as i64;
                 (self.shared, start, "shared", buffer.dtype, row)
             }
+            Memory::Cluster(id) => return self.cluster_address(id, place),
             Memory::Private(_) => return Err(self.unsupported("the address of a private array")),
         };
         let memory = memory.ok_or_else(|| self.unsupported("an access to an unknown buffer"))?;
@@ -122,6 +123,40 @@ impl Emitter<'_> {
             }
         };
         Ok(Address { text: format!("[{at}+{}]", constant * size + start), space, dtype })
+    }
+
+    /// The address of an element of the cluster's shared buffers: which group's it is follows from
+    /// the element, and `mapa` gives that group's address of the same place.
+    fn cluster_address(&mut self, id: SharedId, place: &Place) -> Result<Address, CodegenError> {
+        let buffer = &self.kernel.shared[id];
+        let (dtype, len) = (buffer.dtype, (buffer.rows * buffer.cols).max(1));
+        if buffer.layout != Layout::Plain {
+            return Err(self.unsupported("a cluster's shared buffer that isn't plain"));
+        }
+        let (base, constant, index) = self.parts(place)?;
+        let mut sum = base;
+        if place.lane_stride != 0 {
+            let lane = self.lane()?;
+            let lanes = self.product(lane, place.lane_stride);
+            sum = Some(self.add(sum, lanes));
+        }
+        if let Some(index) = index {
+            sum = Some(self.add(sum, index));
+        }
+        let element = match sum {
+            None => Val::Int(constant),
+            Some(reg) => Val::Sum(reg, constant),
+        };
+        let wide = self.in_reg(element, Class::B64);
+        let [element, rank, within, at, own, address] = [(); 6].map(|()| self.reg(Class::B32));
+        self.inst(format_args!("cvt.u32.u64 {element}, {wide}"));
+        self.inst(format_args!("div.u32 {rank}, {element}, {len}"));
+        self.inst(format_args!("rem.u32 {within}, {element}, {len}"));
+        self.inst(format_args!("mov.u32 {own}, shared_memory"));
+        self.inst(format_args!("mad.lo.u32 {at}, {within}, {}, {own}", dtype.bytes()));
+        self.inst(format_args!("mapa.shared::cluster.u32 {address}, {at}, {rank}"));
+        let start = shared_offset(self.kernel, Some(id));
+        Ok(Address { text: format!("[{address}+{start}]"), space: "shared::cluster", dtype })
     }
 
     pub(super) fn lane(&self) -> Result<Reg, CodegenError> {

@@ -30,6 +30,14 @@ impl PtxTarget {
     /// The lowest target that kernels without asynchronous atoms need: sm_80, PTX 7.0 (R450
     /// drivers).
     pub const BASE: PtxTarget = PtxTarget { sm: 80, version: 70 };
+
+    /// What clusters need: sm_90, PTX 7.8 (R520 drivers).
+    pub const CLUSTERS: PtxTarget = PtxTarget { sm: 90, version: 78 };
+
+    /// The lowest target that has what both have.
+    fn with(self, other: PtxTarget) -> PtxTarget {
+        PtxTarget { sm: self.sm.max(other.sm), version: self.version.max(other.version) }
+    }
 }
 
 /// A PTX module with one entry.
@@ -43,6 +51,8 @@ pub struct Ptx {
     pub threads: u32,
     /// Dynamic shared memory in bytes.
     pub shared_bytes: u64,
+    /// Groups per cluster; 1: none. The text states it, so a plain launch has it.
+    pub cluster: u32,
 }
 
 /// A kernel that can't be expressed in PTX.
@@ -73,7 +83,8 @@ pub enum CodegenError {
     TooLong { kernel: String, limit: usize },
 }
 
-/// Emits the PTX module of a validated kernel.
+/// Emits the PTX module of a validated kernel, for `target` or the lowest later one that the
+/// kernel needs.
 ///
 /// # Errors
 /// [`CodegenError`] names the construct that has no PTX form.
@@ -98,6 +109,10 @@ pub fn emit_resident(
     if threads > 1024 {
         return Err(CodegenError::Threads { kernel: kernel.name.clone(), threads });
     }
+    let target = match kernel.cluster {
+        1 => target,
+        _ => target.with(PtxTarget::CLUSTERS),
+    };
     let mut emitter = Emitter::new(kernel, target);
     emitter.prologue()?;
     emitter.block(&kernel.body)?;
@@ -107,6 +122,7 @@ pub fn emit_resident(
         entry: kernel.name.clone(),
         threads: threads as u32,
         shared_bytes: memory::shared_offset(kernel, None),
+        cluster: kernel.cluster,
     })
 }
 
@@ -133,8 +149,13 @@ fn module(
         ""
     };
     let resident = resident.map(|n| format!(".minnctapersm {n}\n")).unwrap_or_default();
+    // The innermost dimension of the grid is x.
+    let cluster = match kernel.cluster {
+        1 => String::new(),
+        n => format!(".reqnctapercluster {n}, 1, 1\n"),
+    };
     format!(
-        ".version {}.{}\n.target sm_{}\n.address_size 64\n\n{shared}.visible .entry {}(\n{}\n)\n.maxntid {threads}, 1, 1\n{resident}{{\n{body}}}\n",
+        ".version {}.{}\n.target sm_{}\n.address_size 64\n\n{shared}.visible .entry {}(\n{}\n)\n.maxntid {threads}, 1, 1\n{resident}{cluster}{{\n{body}}}\n",
         target.version / 10,
         target.version % 10,
         target.sm,

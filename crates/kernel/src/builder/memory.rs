@@ -31,7 +31,7 @@ impl KernelBuilder {
     /// Type of the elements of a memory.
     pub fn element(&self, memory: Memory) -> Type {
         let dtype = match memory {
-            Memory::Shared(id) => self.kernel.shared[id].dtype,
+            Memory::Shared(id) | Memory::Cluster(id) => self.kernel.shared[id].dtype,
             Memory::Private(id) => self.kernel.private[id].dtype,
             Memory::Global(id) => match self.kernel.args[id].kind {
                 ArgKind::Buffer { dtype, .. } | ArgKind::TensorMap { dtype, .. } => dtype,
@@ -85,5 +85,15 @@ impl KernelBuilder {
     /// Waits at a barrier.
     pub fn barrier(&mut self, barrier: BarrierId) {
         self.emit(Op::Barrier(barrier), &[]);
+    }
+
+    /// Arrives at a cluster barrier and goes on.
+    pub fn barrier_arrive(&mut self, barrier: BarrierId) {
+        self.emit(Op::BarrierArrive(barrier), &[]);
+    }
+
+    /// Waits at a cluster barrier at which the subgroup has arrived.
+    pub fn barrier_wait(&mut self, barrier: BarrierId) {
+        self.emit(Op::BarrierWait(barrier), &[]);
     }
 }

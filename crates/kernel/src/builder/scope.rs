@@ -18,7 +18,7 @@ fn load_scope(kernel: &Kernel, place: &Place, guard: Option<&Guard>) -> Scope {
         // Each lane has its own array.
         Memory::Private(_) => return Scope::Lane,
         // What is read depends on when this subgroup reads it.
-        Memory::Shared(_) => Scope::Subgroup,
+        Memory::Shared(_) | Memory::Cluster(_) => Scope::Subgroup,
         Memory::Global(arg) => match kernel.args[arg].kind {
             ArgKind::Buffer { access: Access::In, .. } => Scope::Grid,
             _ => Scope::Subgroup,
@@ -78,6 +78,8 @@ pub(super) fn derive(kernel: &Kernel, stmt: &Stmt) -> Vec<Scope> {
             .collect(),
         Op::Store { .. }
         | Op::Barrier(_)
+        | Op::BarrierArrive(_)
+        | Op::BarrierWait(_)
         | Op::ProxyFence
         | Op::InRole { .. }
         | Op::FragmentStore { .. }

@@ -113,7 +113,7 @@ impl Compiler<'_> {
                 ArgKind::Buffer { dtype, .. } | ArgKind::TensorMap { dtype, .. } => dtype,
                 ArgKind::Number(_) => DType::F32,
             },
-            Memory::Shared(id) => self.kernel.shared[id].dtype,
+            Memory::Shared(id) | Memory::Cluster(id) => self.kernel.shared[id].dtype,
             Memory::Private(id) => self.kernel.private[id].dtype,
         }
     }
@@ -312,6 +312,8 @@ impl Compiler<'_> {
                 Inst::Collective { op: *op, class: self.class(*value), dst, src: self.reg(*value) }
             }
             Op::Barrier(id) => Inst::Barrier(*id),
+            Op::BarrierArrive(id) => Inst::BarrierArrive(*id),
+            Op::BarrierWait(id) => Inst::BarrierWait(*id),
             Op::ProxyFence => Inst::ProxyFence,
             Op::FragmentFill(value) => Inst::FragmentFill {
                 dst: fragment,

@@ -136,7 +136,9 @@ fn check_closed_form(
     planned: (u64, u64),
 ) -> Result<(), LowerError> {
     let mut barriers = 0;
-    kernel.body.walk(&mut |stmt| barriers += u64::from(matches!(stmt.op, Op::Barrier(_))));
+    kernel.body.walk(&mut |stmt| {
+        barriers += u64::from(matches!(stmt.op, Op::Barrier(_) | Op::BarrierWait(_)));
+    });
     let found = (kernel.shared_bytes(), barriers);
     if found == planned {
         return Ok(());

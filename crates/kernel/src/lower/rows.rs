@@ -5,14 +5,15 @@
 //! so that workers below ⌊r/V⌋ take a full pack, the next one `r mod V` elements, and the others
 //! none (r = N mod W·V). A reduction folds locally, then over the subgroup, then, if the program
 //! has several subgroups, over their partial results in shared memory: one barrier each, because
-//! every reduction has partials of its own.
+//! every reduction has partials of its own. Where a cluster of groups shares a program, every
+//! subgroup writes its partial result to the shared memory of all of them.
 
 mod domains;
 mod reduce;
 
 use tilewright_ir::Program;
 use tilewright_ir::entity::Id;
-use tilewright_ir::facts::{DomainKind, RowFacts, RowVariant};
+use tilewright_ir::facts::{DomainKind, ReductionFact, RowFacts, RowVariant};
 use tilewright_ir::program as ir;
 use tilewright_ir::program::{AxisId, MapOp, OrderPolicy};
 use tilewright_plan::mapping::RowMapping;
@@ -38,14 +39,16 @@ struct Rows<'a> {
     /// The subgroup's number within its program.
     subgroup: ValueId,
     barrier: Option<BarrierId>,
+    /// The barrier of the cluster's start, at which the group has arrived and not yet waited.
+    start: Option<BarrierId>,
     join: Join,
 }
 
 fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
     let fail =
         |rule, detail: String| Err(LowerError { program: program.name.clone(), rule, detail });
-    let RowMapping { lanes, subgroups, vector, unroll, accumulators, pack, .. } = *mapping;
-    if lanes == 0 || subgroups == 0 || unroll == 0 || accumulators == 0 || pack == 0 {
+    let RowMapping { lanes, subgroups, vector, unroll, accumulators, pack, cluster, .. } = *mapping;
+    if [lanes, subgroups, unroll, accumulators, pack, cluster].contains(&0) {
         return fail(Rule::MappingRange, format!("{mapping:?} has a zero"));
     }
     if !matches!(vector, 1 | 2 | 4 | 8) {
@@ -59,8 +62,9 @@ fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
         let detail = format!("{subgroups} partial results for {lanes} lanes");
         return fail(Rule::SubgroupsPerLane, detail);
     }
-    if pack > 1 && subgroups > 1 {
-        let detail = format!("{pack} programs of {subgroups} subgroups in one group");
+    if pack > 1 && (subgroups > 1 || cluster > 1) {
+        let detail =
+            format!("{pack} programs of {subgroups} subgroups and {cluster} groups in one group");
         return fail(Rule::PackSingleSubgroup, detail);
     }
     Ok(())
@@ -92,12 +96,18 @@ pub(super) fn lower(
         most_columns: program.max_size(facts.columns),
         subgroup: zero,
         barrier: None,
+        start: None,
         join,
     };
     rows.check_in_out()?;
     let origins = rows.cx.grid(u64::from(mapping.pack))?;
     for (index, origin) in program.grid.iter().zip(&origins) {
         rows.cx.indices.insert(*index, *origin);
+    }
+    if mapping.cluster > 1 {
+        rows.enter_cluster(facts)?;
+        rows.body()?;
+        return finish(rows, facts);
     }
     if mapping.pack == 1 {
         rows.subgroup = rows.cx.b.subgroup_id();
@@ -123,18 +133,28 @@ pub(super) fn lower(
     finish(rows, facts)
 }
 
+/// The reductions whose elements may be combined in any order.
+fn free_reductions<'a>(
+    program: &'a Program,
+    facts: &'a RowFacts,
+) -> impl Iterator<Item = &'a ReductionFact> {
+    facts.reductions.iter().filter(|r| {
+        let order = OrderPolicy::UnorderedTree;
+        matches!(&program.ops[r.op].op, ir::Op::Reduce { order: o, .. } if *o == order)
+    })
+}
+
 /// The finished kernel, if it has as many bytes of shared memory and as many barriers as the
 /// planner counts (its `rows::shared_bytes` and `rows::barriers`).
 fn finish(rows: Rows<'_>, facts: &RowFacts) -> Result<Kernel, LowerError> {
     let program = rows.cx.program;
-    let subgroups = u64::from(rows.mapping.subgroups);
-    let free = facts.reductions.iter().filter(|r| {
-        let order = OrderPolicy::UnorderedTree;
-        matches!(&program.ops[r.op].op, ir::Op::Reduce { order: o, .. } if *o == order)
-    });
-    let slots: Vec<u64> = free.map(|r| r.dtype.accumulator().bytes()).collect();
-    let planned = if subgroups > 1 {
-        (slots.iter().sum::<u64>() * subgroups, slots.len() as u64)
+    let RowMapping { subgroups, cluster, .. } = rows.mapping;
+    let sharers = u64::from(subgroups) * u64::from(cluster);
+    let slots: Vec<u64> =
+        free_reductions(program, facts).map(|r| r.dtype.accumulator().bytes()).collect();
+    let start = u64::from(cluster > 1 && !slots.is_empty());
+    let planned = if sharers > 1 {
+        (slots.iter().sum::<u64>() * sharers, slots.len() as u64 + start)
     } else {
         (0, 0)
     };
@@ -144,10 +164,37 @@ fn finish(rows: Rows<'_>, facts: &RowFacts) -> Result<Kernel, LowerError> {
 }
 
 impl Rows<'_> {
+    /// Declares that a cluster shares the program: it is the innermost dimension of the grid.
+    fn enter_cluster(&mut self, facts: &RowFacts) -> Result<(), LowerError> {
+        let program = self.cx.program;
+        if program.grid.len() > 2 {
+            let detail = format!(
+                "the grid has {} dimensions and a cluster takes one more, a launch has three",
+                program.grid.len()
+            );
+            return Err(self.cx.error(Rule::GridDimensions, detail));
+        }
+        let RowMapping { cluster, subgroups, .. } = self.mapping;
+        let b = &mut self.cx.b;
+        b.cluster(cluster);
+        b.grid(Size::Const(cluster.into()), 1);
+        let rank = b.cluster_rank();
+        let first = b.mul_int(rank, subgroups.into());
+        let own = b.subgroup_id();
+        self.subgroup = b.add(first, own);
+        if free_reductions(program, facts).next().is_some() {
+            let start = b.cluster_barrier("start");
+            b.barrier_arrive(start);
+            self.start = Some(start);
+        }
+        Ok(())
+    }
+
     fn body(&mut self) -> Result<(), LowerError> {
         self.read_in_out_scalars()?;
+        let mut ahead = self.ahead();
         for group in self.groups()? {
-            self.run(&group)?;
+            self.run(&group, &mut ahead)?;
         }
         self.scalar_stores()
     }

@@ -17,7 +17,7 @@ const PIECE: u64 = 16;
 pub(super) fn name(kernel: &Kernel, memory: Memory) -> String {
     match memory {
         Memory::Global(id) => kernel.args[id].name.clone(),
-        Memory::Shared(id) => kernel.shared[id].name.clone(),
+        Memory::Shared(id) | Memory::Cluster(id) => kernel.shared[id].name.clone(),
         Memory::Private(id) => kernel.private[id].name.clone(),
     }
 }
@@ -48,6 +48,8 @@ fn buffer<'b>(
     match memory {
         Memory::Global(id) => Ok((&mut globals[id.index()], FaultKind::Poisoned)),
         Memory::Shared(id) => Ok((&mut groups[rank].shared[id.index()], FaultKind::Uninitialised)),
+        // Positions across a cluster are taken apart before (see `Shared::owner`).
+        Memory::Cluster(_) => trap(FaultKind::OutOfBounds, "an element of no group"),
         // The validator keeps private arrays out of what several lanes reach.
         Memory::Private(_) => trap(FaultKind::OutOfBounds, "a private array has no address"),
     }
@@ -66,6 +68,11 @@ impl Shared<'_> {
                 let buffer = &self.kernel.shared[id];
                 (buffer.position(element), buffer.rows * buffer.cols)
             }
+            Memory::Cluster(id) => {
+                let buffer = &self.kernel.shared[id];
+                let len = buffer.rows * buffer.cols * u64::from(self.kernel.cluster);
+                (usize::try_from(element).ok().filter(|&e| (e as u64) < len), len)
+            }
             Memory::Private(_) => (None, 0),
         };
         match position {
@@ -74,9 +81,37 @@ impl Shared<'_> {
         }
     }
 
+    /// The group and memory that a position belongs to: a position across a cluster is one of the
+    /// memory of one of its groups.
+    #[inline]
+    fn owner(&self, rank: usize, memory: Memory, at: usize) -> (usize, Memory, usize) {
+        let Memory::Cluster(id) = memory else { return (rank, memory, at) };
+        let buffer = &self.kernel.shared[id];
+        let len = ((buffer.rows * buffer.cols) as usize).max(1);
+        (at / len, Memory::Shared(id), at % len)
+    }
+
+    /// Whether the group that owns a position surely runs: it has passed a barrier with the
+    /// subgroup since it started.
+    fn reachable(&self, who: &Who<'_>, owner: usize, memory: Memory) -> Step<()> {
+        if let Memory::Cluster(_) = memory {
+            let first = owner * who.view.per_group;
+            let own = who.view.thread / who.view.per_group.max(1) == owner;
+            let seen = (first..first + who.view.per_group).any(|t| who.view.clock[t] > 0);
+            if !own && !seen {
+                let detail = "no barrier of the cluster says that the group has started";
+                return trap(FaultKind::DataRace, detail);
+            }
+        }
+        Ok(())
+    }
+
     /// Reads an element of global or shared memory.
     #[inline]
     pub fn read(&mut self, who: &Who<'_>, rank: usize, memory: Memory, at: usize) -> Step<f64> {
+        let (owner, place, at) = self.owner(rank, memory, at);
+        self.reachable(who, owner, memory)?;
+        let (rank, memory) = (owner, place);
         let Shared { globals, groups, reads, .. } = self;
         let (buffer, undefined) = buffer(globals, groups, rank, memory)?;
         if let Some(cell) = buffer.cells.get_mut(at) {
@@ -121,6 +156,9 @@ impl Shared<'_> {
         at: usize,
         (value, kind, in_flight): (f64, Kind, bool),
     ) -> Step<()> {
+        let (owner, place, at) = self.owner(rank, memory, at);
+        self.reachable(who, owner, memory)?;
+        let (rank, memory) = (owner, place);
         let Shared { globals, groups, reads, .. } = self;
         let (buffer, _) = buffer(globals, groups, rank, memory)?;
         let Some(cell) = buffer.cells.get_mut(at) else {
@@ -156,7 +194,7 @@ impl Shared<'_> {
                 ArgKind::Number(_) | ArgKind::TensorMap { .. } => 1,
             },
             // Shared buffers start at multiples of 1024 bytes.
-            Memory::Shared(_) | Memory::Private(_) => 1024,
+            Memory::Shared(_) | Memory::Cluster(_) | Memory::Private(_) => 1024,
         };
         if !byte.is_multiple_of(piece) || !base.is_multiple_of(piece) {
             let detail = format!(
@@ -171,7 +209,7 @@ impl Shared<'_> {
     pub fn count_read(&mut self, memory: Memory, bytes: u64) {
         match memory {
             Memory::Global(_) => self.report.global.read += bytes,
-            Memory::Shared(_) => self.report.shared.read += bytes,
+            Memory::Shared(_) | Memory::Cluster(_) => self.report.shared.read += bytes,
             Memory::Private(_) => self.report.private.read += bytes,
         }
     }
@@ -179,7 +217,7 @@ impl Shared<'_> {
     pub fn count_write(&mut self, memory: Memory, bytes: u64) {
         match memory {
             Memory::Global(_) => self.report.global.write += bytes,
-            Memory::Shared(_) => self.report.shared.write += bytes,
+            Memory::Shared(_) | Memory::Cluster(_) => self.report.shared.write += bytes,
             Memory::Private(_) => self.report.private.write += bytes,
         }
     }

@@ -67,7 +67,8 @@ impl Subgroup {
                 .position(at.memory, element)
                 .map_err(|t| t.locate(kernel, at.memory, element, Some(lane)))?;
             let (is_shared, id) = match at.memory {
-                Memory::Shared(id) => (true, id.index()),
+                // The validator keeps atomics off other groups' memory.
+                Memory::Shared(id) | Memory::Cluster(id) => (true, id.index()),
                 Memory::Global(id) => (false, id.index()),
                 // The validator keeps atomics off private arrays.
                 Memory::Private(id) => (true, id.index()),

@@ -1,6 +1,6 @@
 //! Runs one subgroup until its turn ends, it waits, or it traps.
 
-use super::clock::View;
+use super::clock::{Clock, Foreign, View, join, join_foreign};
 use super::error::{FaultKind, Step, trap};
 use super::fragment::Fragment;
 use super::memory::{ALL_LANES, Buffer, Reads};
@@ -15,13 +15,28 @@ use tilewright_ir::program::MapOp;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Status {
     Ready,
-    /// Arrived at a barrier.
+    /// Waits at a barrier.
     AtBarrier(BarrierId),
+    /// Has just arrived at a barrier at which it will wait later.
+    Arrived(BarrierId),
     /// At an mbarrier whose phase isn't over: its number in the group.
     AtMbarrier(usize),
     /// At an atom of a block of subgroups.
     AtBlock,
     Done,
+}
+
+/// An arrival at a cluster barrier.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub barrier: BarrierId,
+    pub statement: u32,
+    /// What was ordered before the arrival; once all have arrived, what is before the wait.
+    pub clock: Clock,
+    pub fenced: Clock,
+    pub foreign: Option<Foreign>,
+    /// All have arrived.
+    pub complete: bool,
 }
 
 /// A private array: `len` times the lanes.
@@ -47,6 +62,8 @@ pub(super) struct Subgroup {
     pub fragments: Vec<Fragment>,
     pub private: Vec<PrivateArray>,
     pub view: View,
+    /// An arrival at a cluster barrier for which the subgroup hasn't waited yet.
+    pub arrival: Option<Arrival>,
     /// Asynchronous copies and atoms issued so far.
     pub copies: u32,
     pub atoms: u32,
@@ -178,6 +195,16 @@ impl Subgroup {
                         return Ok(done);
                     }
                 }
+                Inst::BarrierArrive(id) => {
+                    self.arrive(shared, *id)?;
+                    return Ok(done);
+                }
+                Inst::BarrierWait(id) => {
+                    if !self.pass(*id)? {
+                        self.status = Some(Status::AtBarrier(*id));
+                        return Ok(done);
+                    }
+                }
                 Inst::ProxyFence => self.view.fence(),
                 Inst::LoopEnter(l) => {
                     let lo = self.index(l.lo);
@@ -280,6 +307,48 @@ impl Subgroup {
             self.pc = next;
         }
         Ok(done)
+    }
+
+    /// The first half of a cluster barrier.
+    fn arrive(&mut self, shared: &Shared<'_>, barrier: BarrierId) -> Step<()> {
+        if self.arrival.is_some() {
+            let detail = "the subgroup has arrived before and hasn't waited";
+            return trap(FaultKind::BarrierDivergence, detail);
+        }
+        self.arrival = Some(Arrival {
+            barrier,
+            statement: shared.code.statements[self.pc],
+            clock: self.view.clock.clone(),
+            fenced: self.view.fenced.clone(),
+            foreign: self.view.foreign.clone(),
+            complete: false,
+        });
+        // What follows isn't ordered by the arrival.
+        self.view.advance();
+        self.status = Some(Status::Arrived(barrier));
+        Ok(())
+    }
+
+    /// The second half of a cluster barrier: whether all have arrived.
+    fn pass(&mut self, barrier: BarrierId) -> Step<bool> {
+        match &self.arrival {
+            Some(arrival) if arrival.barrier == barrier => {}
+            _ => {
+                let detail = "the subgroup waits at a barrier at which it hasn't arrived";
+                return trap(FaultKind::BarrierDivergence, detail);
+            }
+        }
+        let Some(arrival) = self.arrival.take_if(|a| a.complete) else { return Ok(false) };
+        self.join(&arrival.clock, &arrival.fenced, &arrival.foreign);
+        Ok(true)
+    }
+
+    /// Passes a barrier behind which all of this is over.
+    pub fn join(&mut self, clock: &Clock, fenced: &Clock, foreign: &Option<Foreign>) {
+        join(&mut self.view.clock, clock);
+        join(&mut self.view.fenced, fenced);
+        join_foreign(&mut self.view.foreign, foreign);
+        self.view.sync_lanes();
     }
 
     /// Copies values in the lanes that run.

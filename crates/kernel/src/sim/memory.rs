@@ -40,6 +40,17 @@ pub(super) struct Cell {
     pub defined: bool,
 }
 
+impl Cell {
+    /// The last accesses that a group's end must come after.
+    pub fn last(&self, reads: &Reads) -> impl Iterator<Item = Access> {
+        let list = match self.reads {
+            0 => Vec::new(),
+            list => reads.lists[list as usize - 1].clone(),
+        };
+        [self.write, self.read].into_iter().chain(list).filter(|a| a.epoch != 0)
+    }
+}
+
 /// Lists of concurrent reads.
 #[derive(Debug, Default)]
 pub(super) struct Reads {

@@ -50,6 +50,11 @@ pub(super) fn run(
         let progress = !subgroups[last].tried;
         match subgroups[last].status {
             Some(Status::AtBarrier(id)) => barrier(subgroups, shared, last, id)?,
+            Some(Status::Arrived(id)) => {
+                barrier(subgroups, shared, last, id)?;
+                subgroups[last].status = Some(Status::Ready);
+                subgroups[last].pc += 1;
+            }
             Some(Status::AtBlock) => assemble(subgroups, shared, last)?,
             _ => {}
         }
@@ -129,10 +134,13 @@ fn barrier(
 ) -> Result<(), SimError> {
     let barrier = &shared.kernel.barriers[id];
     let rank = subgroups[arrived].rank;
+    let here = |s: &Subgroup| match &s.arrival {
+        Some(arrival) => arrival.barrier == id && !arrival.complete,
+        None => s.status == Some(Status::AtBarrier(id)),
+    };
     let at: Vec<usize> = (0..subgroups.len())
         .filter(|&i| {
-            subgroups[i].status == Some(Status::AtBarrier(id))
-                && (barrier.scope == Scope::Cluster || subgroups[i].rank == rank)
+            here(&subgroups[i]) && (barrier.scope == Scope::Cluster || subgroups[i].rank == rank)
         })
         .collect();
     let need = match barrier.scope {
@@ -140,7 +148,10 @@ fn barrier(
         _ => barrier.participants.unwrap_or(shared.kernel.subgroups) as usize,
     };
     if barrier.participants.is_none() {
-        let statement = |i: usize| shared.code.statements[subgroups[i].pc];
+        let statement = |i: usize| match &subgroups[i].arrival {
+            Some(arrival) => arrival.statement,
+            None => shared.code.statements[subgroups[i].pc],
+        };
         if let Some(&other) = at.iter().find(|&&i| statement(i) != statement(arrived)) {
             let detail = format!(
                 "subgroup {} is at another statement of the barrier (number {})",
@@ -158,18 +169,28 @@ fn barrier(
     let mut fenced = clock.clone();
     let mut foreign = None;
     for &i in &at {
-        join(&mut clock, &subgroups[i].view.clock);
-        join(&mut fenced, &subgroups[i].view.fenced);
-        join_foreign(&mut foreign, &subgroups[i].view.foreign);
+        let view = &subgroups[i].view;
+        let (c, f, known) = match &subgroups[i].arrival {
+            Some(arrival) => (&arrival.clock, &arrival.fenced, &arrival.foreign),
+            None => (&view.clock, &view.fenced, &view.foreign),
+        };
+        join(&mut clock, c);
+        join(&mut fenced, f);
+        join_foreign(&mut foreign, known);
     }
     for &i in &at {
         let subgroup = &mut subgroups[i];
-        subgroup.view.clock.copy_from_slice(&clock);
-        subgroup.view.fenced.copy_from_slice(&fenced);
-        subgroup.view.foreign.clone_from(&foreign);
-        subgroup.view.sync_lanes();
-        subgroup.status = Some(Status::Ready);
-        subgroup.pc += 1;
+        if subgroup.status == Some(Status::AtBarrier(id)) {
+            subgroup.arrival = None;
+            subgroup.join(&clock, &fenced, &foreign);
+            subgroup.status = Some(Status::Ready);
+            subgroup.pc += 1;
+        } else if let Some(arrival) = &mut subgroup.arrival {
+            arrival.clock.clone_from(&clock);
+            arrival.fenced.clone_from(&fenced);
+            arrival.foreign.clone_from(&foreign);
+            arrival.complete = true;
+        }
     }
     shared.report.barriers += 1;
     Ok(())
@@ -227,7 +248,7 @@ fn stuck(subgroups: &[Subgroup], shared: &Shared<'_>) -> SimError {
                 )
             }
             Some(Status::AtBlock) => "waits for its block".to_string(),
-            Some(Status::Ready) | None => "is ready".to_string(),
+            Some(Status::Ready | Status::Arrived(_)) | None => "is ready".to_string(),
             Some(Status::Done) => return format!("subgroup {} has ended", s.number),
         };
         format!("subgroup {} {what} at statement {statement}", s.number)
@@ -246,8 +267,34 @@ fn stuck(subgroups: &[Subgroup], shared: &Shared<'_>) -> SimError {
     error(kind, others.join("; "), at, shared)
 }
 
+/// The cluster has ended: what others did to a group's shared memory must have been over before
+/// the group ended, for then the memory is gone.
+fn outlived(subgroups: &[Subgroup], shared: &Shared<'_>) -> Result<(), SimError> {
+    for (rank, group) in shared.groups.iter().enumerate() {
+        let own: Vec<&Subgroup> = subgroups.iter().filter(|s| s.rank == rank).collect();
+        let cells = group.shared.iter().flat_map(|buffer| &buffer.cells);
+        for access in cells.flat_map(|cell| cell.last(&shared.reads)) {
+            let thread = usize::from(access.thread);
+            let Some(other) = subgroups.get(thread).filter(|s| s.rank != rank) else { continue };
+            let current = access.cluster == other.view.cluster;
+            if current && !own.iter().any(|s| s.view.clock[thread] >= access.epoch) {
+                let detail = format!(
+                    "the group of rank {rank} may end before subgroup {} of rank {} has reached \
+                     its shared memory",
+                    other.number, other.rank
+                );
+                return Err(error(FaultKind::DataRace, detail, other, shared));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The cluster has ended: nothing may be in flight to it.
 fn unfinished(subgroups: &[Subgroup], shared: &Shared<'_>) -> Result<(), SimError> {
+    if shared.groups.len() > 1 {
+        outlived(subgroups, shared)?;
+    }
     for subgroup in subgroups {
         for (number, mbarrier) in shared.groups[subgroup.rank].mbarriers.iter().enumerate() {
             if !mbarrier.landing.is_empty() {

@@ -320,6 +320,7 @@ fn reset(subgroup: &mut Subgroup, kernel: &Kernel, cluster: u32, thread: usize) 
     view.foreign = None;
     view.lane_floor = 1;
     view.copy_floor = 0;
+    subgroup.arrival = None;
     (subgroup.copies, subgroup.atoms) = (0, 0);
     (subgroup.assembled, subgroup.tried) = (false, false);
 }

@@ -48,10 +48,9 @@ impl Parser<'_> {
                 Op::Collective { op, value: self.value()? }
             }
             "any" => Op::Collective { op: Collective::Any, value: self.value()? },
-            "barrier" => Op::Barrier(self.entity("a barrier", |e| match e {
-                Entity::Barrier(id) => Some(id),
-                _ => None,
-            })?),
+            "barrier" => Op::Barrier(self.barrier()?),
+            "barrier_arrive" => Op::BarrierArrive(self.barrier()?),
+            "barrier_wait" => Op::BarrierWait(self.barrier()?),
             "proxy_fence" => Op::ProxyFence,
             "for" => self.for_loop()?,
             "if" => self.branch()?,
@@ -156,13 +155,29 @@ impl Parser<'_> {
         }
     }
 
+    fn barrier(&mut self) -> Parsed<BarrierId> {
+        self.entity("a barrier", |e| match e {
+            Entity::Barrier(id) => Some(id),
+            _ => None,
+        })
+    }
+
+    /// `x`, or `x@cluster` for the shared buffers of all groups of the cluster.
     fn memory(&mut self) -> Parsed<Memory> {
-        self.entity("a buffer", |e| match e {
+        let memory = self.entity("a buffer", |e| match e {
             Entity::Arg(id) => Some(Memory::Global(id)),
             Entity::Shared(id) => Some(Memory::Shared(id)),
             Entity::Private(id) => Some(Memory::Private(id)),
             _ => None,
-        })
+        })?;
+        if !self.eat(Kind::Punct('@')) {
+            return Ok(memory);
+        }
+        self.keyword("cluster")?;
+        match memory {
+            Memory::Shared(id) => Ok(Memory::Cluster(id)),
+            _ => self.error_before("only shared memory is reached across a cluster".into()),
+        }
     }
 
     /// `x[%base + lane*4 + %index]`

@@ -61,6 +61,11 @@ impl fmt::Display for Named<'_> {
     }
 }
 
+/// What follows the name of a memory that is reached across the cluster.
+fn across(memory: Memory) -> &'static str {
+    if matches!(memory, Memory::Cluster(_)) { "@cluster" } else { "" }
+}
+
 struct V(ValueId);
 
 impl fmt::Display for V {
@@ -81,7 +86,7 @@ impl<'a> Printer<'a> {
     fn memory(&self, memory: Memory) -> Named<'a> {
         match memory {
             Memory::Global(id) => self.arg(id),
-            Memory::Shared(id) => self.shared(id),
+            Memory::Shared(id) | Memory::Cluster(id) => self.shared(id),
             Memory::Private(id) => {
                 Named(self.kernel.private.get(id).map(|p| p.name.as_str()), "private", id.index())
             }
@@ -278,7 +283,8 @@ impl<'a> Printer<'a> {
     }
 
     fn place(&mut self, place: &Place) -> fmt::Result {
-        write!(self.out, "{}[{}", self.memory(place.memory), V(place.base))?;
+        let wide = across(place.memory);
+        write!(self.out, "{}{wide}[{}", self.memory(place.memory), V(place.base))?;
         if place.lane_stride != 0 {
             write!(self.out, " + lane*{}", place.lane_stride)?;
         }
@@ -304,8 +310,9 @@ impl<'a> Printer<'a> {
     fn view(&mut self, view: &View) -> fmt::Result {
         write!(
             self.out,
-            "{}({} + r*{} + c*{}",
+            "{}{}({} + r*{} + c*{}",
             self.memory(view.memory),
+            across(view.memory),
             V(view.base),
             V(view.row_stride),
             V(view.col_stride)
@@ -375,6 +382,11 @@ impl<'a> Printer<'a> {
             Op::Barrier(id) => {
                 let name = self.kernel.barriers.get(*id).map(|b| b.name.as_str());
                 write!(self.out, "barrier {}", Named(name, "barrier", id.index()))
+            }
+            Op::BarrierArrive(id) | Op::BarrierWait(id) => {
+                let name = self.kernel.barriers.get(*id).map(|b| b.name.as_str());
+                let half = if matches!(op, Op::BarrierArrive(_)) { "arrive" } else { "wait" };
+                write!(self.out, "barrier_{half} {}", Named(name, "barrier", id.index()))
             }
             Op::ProxyFence => self.out.write_str("proxy_fence"),
             Op::For { index, lo, hi, step, unroll, carries, .. } => {

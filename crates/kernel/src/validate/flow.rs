@@ -155,7 +155,9 @@ impl Walk<'_, '_> {
         if self.lane_varying {
             let rule = match &at.stmt.op {
                 Op::Collective { .. } => Some(Rule::CollectiveDivergence),
-                Op::Barrier(_) => Some(Rule::BarrierDivergence),
+                Op::Barrier(_) | Op::BarrierArrive(_) | Op::BarrierWait(_) => {
+                    Some(Rule::BarrierDivergence)
+                }
                 Op::FragmentFill(_)
                 | Op::FragmentLoad(_)
                 | Op::FragmentStore { .. }
@@ -177,8 +179,14 @@ impl Walk<'_, '_> {
                 self.c.statement(rule, at, message);
             }
         }
+        if let Op::BarrierArrive(id) | Op::BarrierWait(id) = &at.stmt.op
+            && self.c.kernel.barriers[*id].scope != Scope::Cluster
+        {
+            let message = "only a barrier of the cluster has two halves";
+            self.c.statement(Rule::BarrierScope, at, message);
+        }
         match &at.stmt.op {
-            Op::Barrier(id) => self.reach[id.index()] |= self.subgroups,
+            Op::Barrier(id) | Op::BarrierWait(id) => self.reach[id.index()] |= self.subgroups,
             Op::MbarrierInit { mbarrier, .. } => self.mbarriers[mbarrier.index()].init = true,
             Op::MbarrierArrive { mbarrier, .. } => self.mbarriers[mbarrier.index()].arrive = true,
             Op::MbarrierWait { mbarrier, .. } => self.mbarriers[mbarrier.index()].wait = true,

@@ -53,7 +53,11 @@ fn missing(k: &Kernel, stmt: &Stmt) -> Option<&'static str> {
         Op::If { then_values, else_values, .. } => {
             values.extend(then_values.iter().chain(else_values));
         }
-        Op::Barrier(id) if k.barriers.get(*id).is_none() => return Some("barrier"),
+        Op::Barrier(id) | Op::BarrierArrive(id) | Op::BarrierWait(id)
+            if k.barriers.get(*id).is_none() =>
+        {
+            return Some("barrier");
+        }
         Op::InRole { role, .. } if k.roles.get(*role).is_none() => return Some("role"),
         Op::CopyTensor { map, to, mbarrier, .. } => {
             args.push(*map);
@@ -73,7 +77,7 @@ fn missing(k: &Kernel, stmt: &Stmt) -> Option<&'static str> {
     }
     let reached = |memory: &Memory| match *memory {
         Memory::Global(id) => k.args.get(id).is_some(),
-        Memory::Shared(id) => k.shared.get(id).is_some(),
+        Memory::Shared(id) | Memory::Cluster(id) => k.shared.get(id).is_some(),
         Memory::Private(id) => k.private.get(id).is_some(),
     };
     if !memories.iter().all(reached) {

@@ -231,7 +231,7 @@ impl Checker<'_> {
         for limit in view.rows.into_iter().chain(view.cols) {
             self.uniform_index(at, limit, scope, "the valid extent");
         }
-        if let Memory::Private(_) = view.memory {
+        if let Memory::Private(_) | Memory::Cluster(_) = view.memory {
             self.statement(Rule::MemorySpace, at, "a view is in global or shared memory");
         }
         let Some(found) = self.reach(at, view.memory) else { return };

@@ -15,7 +15,7 @@ impl Checker<'_> {
                 ArgKind::Buffer { dtype, .. } => Some(dtype),
                 _ => None,
             },
-            Memory::Shared(id) => Some(self.kernel.shared[id].dtype),
+            Memory::Shared(id) | Memory::Cluster(id) => Some(self.kernel.shared[id].dtype),
             Memory::Private(id) => Some(self.kernel.private[id].dtype),
         }
     }
@@ -39,6 +39,12 @@ impl Checker<'_> {
     }
 
     fn place(&mut self, at: At<'_>, place: &Place) {
+        if let Memory::Cluster(id) = place.memory
+            && self.kernel.shared[id].layout != Layout::Plain
+        {
+            let message = "only buffers of a plain layout are reached across the cluster";
+            self.statement(Rule::MemorySpace, at, message);
+        }
         self.uniform_index(at, place.base, Scope::Subgroup, "the base");
         if let Some(index) = place.index
             && !matches!(self.ty(index), Type::Elem(Elem::Index | Elem::Data(DType::I32)))
@@ -116,6 +122,10 @@ impl Checker<'_> {
                 self.writable(at, place.memory);
                 if let Memory::Private(_) = place.memory {
                     self.statement(Rule::MemorySpace, at, "a private array needs no atomic");
+                }
+                if let Memory::Cluster(_) = place.memory {
+                    let message = "atomics reach the group's own shared memory or a buffer";
+                    self.statement(Rule::MemorySpace, at, message);
                 }
                 let Some(dtype) = self.reach(at, place.memory) else { return };
                 self.elements(at, &[*value], dtype);

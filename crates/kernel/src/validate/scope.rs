@@ -95,7 +95,7 @@ impl Checker<'_> {
             // Each lane has its own array.
             Memory::Private(_) => return Scope::Lane,
             // Other memory may be written between the loads of two subgroups.
-            Memory::Shared(_) => Scope::Subgroup,
+            Memory::Shared(_) | Memory::Cluster(_) => Scope::Subgroup,
             Memory::Global(arg) => match self.kernel.args[arg].kind {
                 ArgKind::Buffer { access: Access::In, .. } => Scope::Grid,
                 _ => Scope::Subgroup,
@@ -161,6 +161,8 @@ impl Checker<'_> {
             }
             Op::Store { .. }
             | Op::Barrier(_)
+            | Op::BarrierArrive(_)
+            | Op::BarrierWait(_)
             | Op::ProxyFence
             | Op::InRole { .. }
             | Op::FragmentStore { .. }

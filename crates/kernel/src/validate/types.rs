@@ -250,6 +250,8 @@ fn result_count(op: &Op) -> Option<usize> {
         Op::MmaAsync { .. } => 2,
         Op::Store { .. }
         | Op::Barrier(_)
+        | Op::BarrierArrive(_)
+        | Op::BarrierWait(_)
         | Op::ProxyFence
         | Op::InRole { .. }
         | Op::FragmentStore { .. }

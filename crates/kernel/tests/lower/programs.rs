@@ -131,15 +131,19 @@ fn random_programs() {
         let Family::Rows(_) = facts.family else { panic!("seed {seed}: {:?}", facts.family) };
         let subgroups = random.pick(&[1, 1, 2, 3]);
         let unroll = random.pick(&[1, 2, 4]);
+        let cluster = random.pick(&[1, 1, 1, 2, 4]);
         let m = RowMapping {
             lanes: random.pick(&[8, 16, 32]),
             subgroups,
             vector: random.pick(&[1, 1, 2, 4]),
             unroll,
             accumulators: random.pick(&[1, unroll]),
-            pack: if subgroups == 1 { random.pick(&[1, 1, 3]) } else { 1 },
+            pack: if subgroups == 1 && cluster == 1 { random.pick(&[1, 1, 3]) } else { 1 },
             cache: random.below(2) == 0,
             fuse: random.below(2) == 0,
+            cluster,
+            ahead: random.below(2) == 0,
+            ..RowMapping::ONE
         };
         let context = format!("seed {seed}: {n} columns, {m:?}");
         let launch = launch(&program, &[("rows", 1 + random.below(4))], 0, seed);

@@ -24,6 +24,7 @@ pub fn mapping(lanes: u32, subgroups: u32, vector: u32) -> RowMapping {
         pack: 1,
         cache: false,
         fuse: false,
+        ..RowMapping::ONE
     }
 }
 
@@ -61,8 +62,11 @@ fn sizes(program: &Program, rows: u64, columns: u64) -> Vec<(String, u64)> {
 fn run(op: &str, rows: u64, columns: u64, dtype: DType, m: RowMapping, pad: Option<u64>) {
     let program = program(op, columns, dtype, pad.is_some());
     // One subgroup has nothing to join.
-    let joins: &[Join] =
-        if m.subgroups > 1 { &[Join::Collective, Join::Lane] } else { &[Join::Collective] };
+    let joins: &[Join] = if m.subgroups > 1 && m.cluster == 1 {
+        &[Join::Collective, Join::Lane]
+    } else {
+        &[Join::Collective]
+    };
     for join in joins {
         let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?} {join:?}");
         let kernels = joined(&program, m, *join).unwrap_or_else(|e| panic!("{context}: {e}"));
@@ -70,11 +74,12 @@ fn run(op: &str, rows: u64, columns: u64, dtype: DType, m: RowMapping, pad: Opti
         let sizes = sizes(&program, rows, columns);
         let dims: Vec<(&str, u64)> = sizes.iter().map(|(n, s)| (n.as_str(), *s)).collect();
         let launch = launch(&program, &dims, pad.unwrap_or(0), rows * 7919 + columns);
-        let orders: &[Order] = if m.subgroups > 1 { &Order::ALL } else { &[Order::Forward] };
+        let several = m.subgroups > 1 || m.cluster > 1;
+        let orders: &[Order] = if several { &Order::ALL } else { &[Order::Forward] };
         let tolerance = Tolerance::rows(columns, dtype);
         let report = check(&program, &kernels, &launch, tolerance, orders, &context);
         let groups = rows.div_ceil(u64::from(m.pack));
-        assert_eq!(report.groups, groups, "{context}");
+        assert_eq!(report.groups, groups * u64::from(m.cluster), "{context}");
         assert_eq!(report.barriers, groups * barriers(&program, m), "{context}");
     }
 }
@@ -83,21 +88,27 @@ fn barriers(program: &Program, m: RowMapping) -> u64 {
     let Family::Rows(facts) = facts(program).family else {
         panic!("{} is no row program", program.name)
     };
-    if m.subgroups > 1 { facts.reductions.len() as u64 } else { 0 }
+    let reductions = facts.reductions.len() as u64;
+    match (m.subgroups, m.cluster) {
+        (1, 1) => 0,
+        (_, 1) => reductions,
+        _ => reductions + u64::from(reductions > 0),
+    }
 }
 
 /// Shared bytes, barriers and stripes are what the reference's closed forms say.
 fn closed_form(program: &Program, m: RowMapping, kernel: &Kernel, context: &str) {
     let Family::Rows(facts) = facts(program).family else { panic!("{context}: no row program") };
-    let reductions = facts.reductions.len() as u64;
     let bytes: u64 = facts.reductions.iter().map(|r| r.dtype.bytes()).sum();
-    let several = m.subgroups > 1;
-    let shared = if several { bytes * u64::from(m.subgroups) } else { 0 };
+    let sharers = u64::from(m.subgroups) * u64::from(m.cluster);
+    let shared = if sharers > 1 { bytes * sharers } else { 0 };
     assert_eq!(kernel.shared_bytes(), shared, "{context}");
     let mut sites = 0;
-    kernel.body.walk(&mut |s| sites += u64::from(matches!(s.op, KernelOp::Barrier(_))));
-    assert_eq!(sites, if several { reductions } else { 0 }, "{context}");
-    if !m.fuse {
+    kernel.body.walk(&mut |s| {
+        sites += u64::from(matches!(s.op, KernelOp::Barrier(_) | KernelOp::BarrierWait(_)));
+    });
+    assert_eq!(sites, barriers(program, m), "{context}");
+    if !m.fuse && !m.ahead {
         let variant = if m.cache { &facts.cache } else { &facts.reload };
         let columns = program.known(facts.columns).unwrap();
         let slots = tilewright_plan::rows::slots(columns, m.workers(), m.vector.into());
@@ -130,6 +141,46 @@ fn every_op_on_gpu_mappings() {
             }
         }
     }
+}
+
+#[test]
+fn every_op_on_clusters() {
+    for op in row_ops() {
+        for (cluster, subgroups, vector) in [(2, 1, 4), (4, 3, 1), (8, 4, 2), (16, 9, 1)] {
+            let base = RowMapping { cluster, fuse: true, ..mapping(32, subgroups, vector) };
+            let chunk = base.workers() * u64::from(vector);
+            for n in [0, 1, 37, chunk - 1, chunk, chunk + 1, 2 * chunk + u64::from(vector) + 1] {
+                let cache = n % 2 == 0;
+                run(op, 2, n, DType::F32, RowMapping { cache, ..base }, None);
+            }
+        }
+    }
+    let base = RowMapping { cluster: 2, ..mapping(32, 2, 4) };
+    for dtype in [DType::F64, DType::F16, DType::BF16] {
+        run("softmax", 3, 515, dtype, base, None);
+        run("layernorm", 3, 1024, dtype, base, Some(3));
+    }
+}
+
+#[test]
+fn what_later_phases_read_is_loaded_ahead() {
+    for op in row_ops() {
+        for base in [mapping(32, 1, 4), mapping(32, 3, 2)] {
+            for (n, cache, fuse) in [(1, true, true), (131, false, true), (768, true, false)] {
+                let m = RowMapping { ahead: true, cache, fuse, ..base };
+                run(op, 3, n, DType::F32, m, None);
+                run(op, 3, n, DType::BF16, RowMapping { cluster: 2, ..m }, None);
+            }
+        }
+    }
+    // Both inputs of a column come before the barrier, and neither after.
+    let program = program("layernorm", 1024, DType::F32, false);
+    let m = RowMapping { ahead: true, cache: true, fuse: true, ..mapping(32, 2, 4) };
+    let kernels = lowered(&program, m).unwrap();
+    let text = tilewright_kernel::text::print(&kernels.launches[0]);
+    let (before, after) = text.split_once("barrier all\n").unwrap();
+    assert!(before.contains("load gamma[") && before.contains("load beta["), "{text}");
+    assert!(!after.contains("load gamma[") && !after.contains("load beta["), "{text}");
 }
 
 #[test]
@@ -201,6 +252,7 @@ fn random_mappings() {
             pack: if subgroups == 1 { 1 + random.below(3) as u32 } else { 1 },
             cache: random.below(2) == 0,
             fuse: random.below(2) == 0,
+            ..RowMapping::ONE
         };
         let dtype = random.pick(&[DType::F32, DType::F64, DType::F16, DType::BF16]);
         let pad = if random.below(3) == 0 { Some(random.below(9)) } else { None };

@@ -79,11 +79,15 @@ pub enum Rule {
     TileMultiple,
     /// Streaming stores of an output that is written more than once.
     StreamOutput,
+    /// More groups in a cluster than the target has, or a cluster of groups that pack programs.
+    ClusterRange,
+    /// Loads ahead of a reduction where no later phase loads anything new.
+    AheadLoads,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 32] = [
+    pub const ALL: [Rule; 34] = [
         Rule::ThreadsLimit,
         Rule::ThreadsMultiple,
         Rule::SearchBudget,
@@ -116,6 +120,8 @@ impl Rule {
         Rule::CopyBatch,
         Rule::TileMultiple,
         Rule::StreamOutput,
+        Rule::ClusterRange,
+        Rule::AheadLoads,
     ];
 
     /// The name in reports and messages.
@@ -153,6 +159,8 @@ impl Rule {
             Rule::CopyBatch => "copy-batch",
             Rule::TileMultiple => "tile-multiple",
             Rule::StreamOutput => "stream-output",
+            Rule::ClusterRange => "cluster-range",
+            Rule::AheadLoads => "ahead-loads",
         }
     }
 
@@ -219,6 +227,14 @@ impl Rule {
             }
             Rule::StreamOutput => {
                 "an output goes around the caches only if each element is written once, by a tile"
+            }
+            Rule::ClusterRange => {
+                "a row is shared by 1 to the target's number of groups of a cluster, each with one \
+                 program"
+            }
+            Rule::AheadLoads => {
+                "inputs are loaded ahead of a reduction only if a phase after it reads one that \
+                 none before does"
             }
         }
     }

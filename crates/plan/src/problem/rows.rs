@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tilewright_ir::facts::{Domain, DomainKind, Fact, Payload, RowFacts, RowVariant};
-use tilewright_ir::program::{Op, OrderPolicy, ReduceOp, ValueId};
+use tilewright_ir::program::{Access, Op, OrderPolicy, ReduceOp, ValueId};
 use tilewright_ir::{DType, Program};
 
 use super::mix::{OpMix, definitions, op_mix};
@@ -54,6 +54,10 @@ pub struct VariantNumbers {
     pub slot_scalars: u64,
     /// Bytes that one slot takes over all stripes.
     pub slot_bytes: u64,
+    /// 4-byte scalars that one slot of the loads ahead of the first reduction takes.
+    pub ahead_scalars: u64,
+    /// Bytes that one slot of them takes.
+    pub ahead_bytes: u64,
     /// Payload bytes of one column, or why they aren't known.
     pub payload: Fact<Payload>,
 }
@@ -187,6 +191,7 @@ impl VariantNumbers {
             });
             filled = stripe;
         }
+        let ahead: Vec<u64> = ahead_loads(program, variant).iter().map(&bytes).collect();
         let stripes: Vec<u64> = variant
             .domains
             .iter()
@@ -200,9 +205,38 @@ impl VariantNumbers {
             striped_tiles: variant.striped_tiles(),
             slot_scalars: stripes.iter().map(|b| b.div_ceil(4)).sum(),
             slot_bytes: stripes.iter().sum(),
+            ahead_scalars: ahead.iter().map(|b| b.div_ceil(4)).sum(),
+            ahead_bytes: ahead.iter().sum(),
             payload: variant.payload.clone(),
         }
     }
+}
+
+/// Inputs that a phase after the first reduction loads and none before or in it does, so that they
+/// may be loaded ahead of its end: in the order of their first use. What is gathered, or read from
+/// a tensor that is also written, stays where it is.
+pub fn ahead_loads(program: &Program, variant: &RowVariant) -> Vec<ValueId> {
+    let domains = &variant.domains;
+    let Some(first) = domains.iter().position(|d| matches!(d.kind, DomainKind::Reduce(_))) else {
+        return Vec::new();
+    };
+    let (before, after) = domains.split_at(first + 1);
+    let definitions = definitions(program);
+    let mut found: Vec<ValueId> = Vec::new();
+    for value in after.iter().flat_map(|d| &d.loads) {
+        let plain = match definitions.get(value).map(|op| &program.ops[*op].op) {
+            Some(Op::Load { tensor, coords, .. }) => {
+                program.tensors[*tensor].access == Access::In
+                    && coords.iter().all(|c| c.gather.is_none())
+            }
+            _ => false,
+        };
+        let loaded = before.iter().any(|d| d.loads.contains(value) || d.stripes.contains(value));
+        if plain && !loaded && !found.contains(value) {
+            found.push(*value);
+        }
+    }
+    found
 }
 
 /// The type whose size sets how many columns a vector holds: f64 if any column is computed in it,

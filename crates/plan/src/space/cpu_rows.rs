@@ -45,16 +45,8 @@ pub fn candidates(
             for &unroll in &unrolls {
                 let powers = (0..5).map(|p| 1u32 << p).filter(|a| *a <= unroll);
                 for accumulators in powers {
-                    let mapping = RowMapping {
-                        lanes,
-                        subgroups: 1,
-                        vector: 1,
-                        unroll,
-                        accumulators,
-                        pack: 1,
-                        cache,
-                        fuse,
-                    };
+                    let mapping =
+                        RowMapping { lanes, unroll, accumulators, cache, fuse, ..RowMapping::ONE };
                     let counts = RowCounts::new(problem, &mapping);
                     out.push(Unscored {
                         verdict: legality::cpu_rows::check(problem, cpu, &mapping, &counts),

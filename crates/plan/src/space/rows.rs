@@ -65,6 +65,7 @@ pub fn candidates(
                             pack,
                             cache,
                             fuse: false,
+                            ..RowMapping::ONE
                         };
                         let counts = RowCounts::new(problem, &mapping);
                         out.push(Unscored {

@@ -23,6 +23,7 @@ impl Target {
                 threads_per_core: None,
                 private_scalars: 64,
                 fragment_scalars: 64,
+                max_cluster: 1,
                 matrix: vec![MatrixBasis::Simdgroup, MatrixBasis::Mpp],
                 f64: false,
             }),
@@ -47,6 +48,8 @@ impl Target {
                 threads_per_core: Some(2048),
                 private_scalars: 64,
                 fragment_scalars: 64,
+                // 8 on every device; 16 is this one's own limit, which a launch opts in to.
+                max_cluster: 16,
                 matrix: vec![],
                 f64: true,
             }),

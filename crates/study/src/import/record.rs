@@ -185,6 +185,7 @@ pub(super) fn row_mapping(threads: u64, cache: bool) -> RowMapping {
         pack: 1,
         cache,
         fuse: false,
+        ..RowMapping::ONE
     }
 }
 

@@ -6,6 +6,7 @@ use tilewright_ir::DType;
 use tilewright_ir::facts::{Domain, DomainKind};
 use tilewright_ir::program as ir;
 use tilewright_ir::program::OrderPolicy;
+use tilewright_plan::problem::rows::ahead_loads;
 use tilewright_plan::rows::slots;
 
 use super::reduce::Reduction;
@@ -124,26 +125,66 @@ impl Rows<'_> {
             if !read || dtype == DType::Bool {
                 continue;
             }
-            let len = slots(self.most_columns, self.mapping.workers(), self.mapping.vector.into());
-            // Without columns nothing is kept, or read.
-            if len == 0 {
-                continue;
+            if let Some(array) = self.stripe(*value)? {
+                arrays.insert(*value, array);
             }
-            let name = self.cx.program.values[*value].name.clone();
-            if len > MAX_SLOTS {
-                let detail = format!(
-                    "tile `%{name}` takes {len} elements per lane: bind the column dimension, \
-                     or use more workers"
-                );
-                return Err(self.cx.error(Rule::ExtentKnown, detail));
-            }
-            arrays.insert(*value, self.cx.b.private(&name, dtype, len));
         }
         Ok(arrays)
     }
 
-    /// Runs the domains of a group over all columns.
-    pub(super) fn run(&mut self, group: &Group) -> Result<(), LowerError> {
+    /// Declares the private array of a tile; none without columns, where nothing is kept.
+    fn stripe(&mut self, value: ir::ValueId) -> Result<Option<PrivateId>, LowerError> {
+        let len = slots(self.most_columns, self.mapping.workers(), self.mapping.vector.into());
+        if len == 0 {
+            return Ok(None);
+        }
+        let name = self.cx.program.values[value].name.clone();
+        if len > MAX_SLOTS {
+            let detail = format!(
+                "tile `%{name}` takes {len} elements per lane: bind the column dimension, \
+                 or use more workers"
+            );
+            return Err(self.cx.error(Rule::ExtentKnown, detail));
+        }
+        let dtype = self.cx.dtype(value);
+        Ok(Some(self.cx.b.private(&name, dtype, len)))
+    }
+
+    /// What the mapping asks to load ahead of the first reduction's end.
+    pub(super) fn ahead(&self) -> Vec<ir::ValueId> {
+        match self.mapping.ahead {
+            true => ahead_loads(self.cx.program, self.variant),
+            false => Vec::new(),
+        }
+    }
+
+    /// Loads tiles into stripes, all columns.
+    fn load_ahead(&mut self, values: Vec<ir::ValueId>) -> Result<(), LowerError> {
+        let mut group = Group { domains: Vec::new(), stripes: HashMap::new() };
+        for value in values {
+            self.cx.prepare(value)?;
+            if let Some(array) = self.stripe(value)? {
+                group.stripes.insert(value, array);
+                group.domains.push(Domain {
+                    kind: DomainKind::Copy(value),
+                    loads: vec![value],
+                    stripes: Vec::new(),
+                    scalars: Vec::new(),
+                });
+            }
+        }
+        self.sweep(&group, &[])?;
+        self.keep(&group);
+        Ok(())
+    }
+
+    /// Runs the domains of a group over all columns. Before the end of a reduction, what is to be
+    /// loaded ahead of it is.
+    pub(super) fn run(
+        &mut self,
+        group: &Group,
+        ahead: &mut Vec<ir::ValueId>,
+    ) -> Result<(), LowerError> {
         for domain in &group.domains {
             let root = self.root(&domain.kind)?;
             self.cx.prepare(root)?;
@@ -154,6 +195,32 @@ impl Rows<'_> {
             return self.fold_in_order(*op);
         }
         let reductions = self.reductions(&group.domains)?;
+        let first = self.sweep(group, &reductions)?;
+        self.keep(group);
+        if !reductions.is_empty() && !ahead.is_empty() {
+            self.load_ahead(std::mem::take(ahead))?;
+        }
+        for (i, reduction) in reductions.iter().enumerate() {
+            let parts: Vec<ValueId> =
+                first.iter().copied().skip(i).step_by(reductions.len()).collect();
+            self.finish_reduction(reduction, &parts)?;
+        }
+        Ok(())
+    }
+
+    /// Later loops find the group's tiles in their stripes.
+    fn keep(&mut self, group: &Group) {
+        for (value, array) in &group.stripes {
+            self.cx.sources.insert(*value, Source::Stripe(*array));
+        }
+    }
+
+    /// The loops of a group: the accumulators of its reductions, set by set.
+    fn sweep(
+        &mut self,
+        group: &Group,
+        reductions: &[Reduction],
+    ) -> Result<Vec<ValueId>, LowerError> {
         let sets = if reductions.is_empty() { 1 } else { u64::from(self.mapping.accumulators) };
         let chunk = self.mapping.workers() * u64::from(self.mapping.vector);
         let zero = self.cx.b.int(0);
@@ -168,26 +235,18 @@ impl Rows<'_> {
             let per_trip = self.cx.b.int(sets as i64);
             let trips = self.cx.b.div(full, per_trip);
             done = self.cx.b.mul(trips, per_trip);
-            partial = self.chunks(group, &reductions, (zero, done, sets), partial)?;
+            partial = self.chunks(group, reductions, (zero, done, sets), partial)?;
         }
         // What is left of the full chunks, and the partial one, go to the first set.
         let rest = partial.split_off(reductions.len());
-        let mut first = self.chunks(group, &reductions, (done, full, 1), partial)?;
+        let mut first = self.chunks(group, reductions, (done, full, 1), partial)?;
         if self.cx.b.known(self.columns).is_none_or(|n| !(n as u64).is_multiple_of(chunk)) {
             let begin = self.cx.b.mul(full, size);
             let left = self.cx.b.sub(self.columns, begin);
-            first = self.chunk(group, &reductions, full, Some(left), &first)?;
+            first = self.chunk(group, reductions, full, Some(left), &first)?;
         }
         first.extend(rest);
-        for (i, reduction) in reductions.iter().enumerate() {
-            let parts: Vec<ValueId> =
-                first.iter().copied().skip(i).step_by(reductions.len()).collect();
-            self.finish_reduction(reduction, &parts)?;
-        }
-        for (value, array) in &group.stripes {
-            self.cx.sources.insert(*value, Source::Stripe(*array));
-        }
-        Ok(())
+        Ok(first)
     }
 
     /// A loop over full chunks, `step` of them a trip, each with a set of accumulators.

@@ -122,6 +122,11 @@ impl Rows<'_> {
         let own = self.tree(reduction, parts.to_vec());
         let collective = Collective::Reduce(reduction.op);
         let mut total = self.cx.b.collective(collective, own);
+        if self.mapping.cluster > 1 {
+            total = self.join_cluster(reduction, total)?;
+            self.finish(reduction, total);
+            return Ok(());
+        }
         let subgroups = u64::from(self.mapping.subgroups);
         if subgroups > 1 {
             let name = self.cx.program.values[reduction.result].name.clone();
@@ -161,6 +166,54 @@ impl Rows<'_> {
         }
         self.finish(reduction, total);
         Ok(())
+    }
+
+    /// Folds the partial results of all subgroups of a cluster: each is written to the shared
+    /// memory of every group, lane `l` writing to the group of rank `l`, and behind the cluster's
+    /// barrier each group folds its copies.
+    fn join_cluster(
+        &mut self,
+        reduction: &Reduction,
+        total: ValueId,
+    ) -> Result<ValueId, LowerError> {
+        let lanes = u64::from(self.mapping.lanes);
+        let groups = u64::from(self.mapping.cluster);
+        let sharers = u64::from(self.mapping.subgroups) * groups;
+        if groups > lanes {
+            let detail = format!("{groups} groups of a cluster for {lanes} lanes");
+            return Err(self.cx.error(Rule::SubgroupsPerLane, detail));
+        }
+        let name = self.cx.program.values[reduction.result].name.clone();
+        let b = &mut self.cx.b;
+        let partials = b.shared(&name, reduction.dtype, 1, sharers, Layout::Plain);
+        // Nobody writes to a group that hasn't started.
+        if let Some(start) = self.start.take() {
+            b.barrier_wait(start);
+        }
+        let everywhere = Place::strided(Memory::Cluster(partials), self.subgroup, sharers as i64);
+        let count = b.int(groups as i64);
+        let guard = (groups != lanes).then(|| Guard::count(count, 0.0));
+        b.store(everywhere, &[total], guard);
+        let barrier = match self.barrier {
+            Some(barrier) => barrier,
+            None => b.cluster_barrier("all"),
+        };
+        self.barrier = Some(barrier);
+        b.barrier(barrier);
+        // Whole accesses of as many elements as all lanes have, at most 16 bytes.
+        let most = 16 / reduction.dtype.bytes().max(1);
+        let wide = [4, 2].into_iter().find(|w| *w <= most && sharers.is_multiple_of(lanes * w));
+        let wide = wide.unwrap_or(1);
+        let mut parts = Vec::new();
+        for first in (0..sharers).step_by((lanes * wide) as usize) {
+            let at = b.int(first as i64);
+            let left = b.int((sharers - first) as i64);
+            let guard = (sharers - first < lanes).then(|| Guard::count(left, reduction.identity));
+            let place = Place::strided(Memory::Shared(partials), at, wide as i64);
+            parts.extend(b.load(place, wide as u32, guard));
+        }
+        let own = self.tree(reduction, parts);
+        Ok(self.cx.b.collective(Collective::Reduce(reduction.op), own))
     }
 
     /// Folds values pairwise, neighbours first. There is at least one.
