@@ -73,15 +73,25 @@ impl Emitter<'_> {
                 self.select(class, cond, *then, *otherwise)?
             }
             (_, [a]) => {
+                let shared = self.kernel.values[*a].scope >= Scope::Subgroup;
                 let a = self.val(*a)?;
                 let a = self.in_reg(a, class);
-                self.unary(op, elem, a)?
+                let offset = self.offsets.contains(&operand);
+                match (op, class) {
+                    (MapOp::Sqrt, Class::F32) if shared => self.root_of_uniform(a),
+                    (MapOp::Exp, Class::F32) if self.coarse && offset => self.exp_coarse(a),
+                    _ => self.unary(op, elem, a)?,
+                }
             }
             (_, [a, b]) if op.is_comparison() => {
                 let (a, b) = (self.operand(*a)?, self.operand(*b)?);
                 self.compare(op, elem, &a, &b)?
             }
             (_, [a, b]) => {
+                let shared = self.kernel.values[*b].scope >= Scope::Subgroup;
+                if op == MapOp::Sub && class == Class::F32 && shared {
+                    self.offsets.insert(result);
+                }
                 let (a, b) = (self.val(*a)?, self.val(*b)?);
                 self.binary(op, elem, a, b)?
             }
@@ -188,12 +198,23 @@ impl Emitter<'_> {
         out
     }
 
-    /// x / s for an s that the whole subgroup shares. With s = m·2^e, 1 ≤ |m| < 2, it is
-    /// (x·(1/m))·2^-e: two multiplications per element and at most 1.5 units in the last place,
-    /// with neither factor out of range for any finite s (subnormals are scaled up first).
-    /// Zeros, infinities and NaN divide as they should: 1/s itself is the factor there.
+    /// x / s for an s that the whole subgroup shares: x·(1/(s·2^k))·2^k, at most 1.5 units in the
+    /// last place. k is 0 unless s is so small or large that the reciprocal would leave the range
+    /// of normal numbers; then neither product does, for any x. Zeros, infinities and NaN divide
+    /// as they should.
     fn divide_by_uniform(&mut self, x: ValueId, s: ValueId) -> Result<Reg, CodegenError> {
         let val = self.val(s)?;
+        let x = self.operand(x)?;
+        if let Val::Float(s, _) = val
+            && (s.abs() as f32).is_normal()
+            && (1.0 / s.abs() as f32).is_normal()
+        {
+            let out = self.reg(Class::F32);
+            let inverse =
+                self.text_of(Val::Float(f64::from(1.0 / s as f32), DType::F32), Class::F32);
+            self.inst(format_args!("mul.rn.f32 {out}, {x}, {inverse}"));
+            return Ok(out);
+        }
         let s = self.in_reg(val, Class::F32);
         let (inverse, power) = match self.reuse.reciprocals.get(&s) {
             Some(pair) => *pair,
@@ -203,55 +224,33 @@ impl Emitter<'_> {
                 pair
             }
         };
-        let x = self.operand(x)?;
         let (part, out) = (self.reg(Class::F32), self.reg(Class::F32));
         self.inst(format_args!("mul.rn.f32 {part}, {x}, {inverse}"));
         self.inst(format_args!("mul.rn.f32 {out}, {part}, {power}"));
         Ok(out)
     }
 
+    /// 1/(s·2^k) and 2^k: k is 60 below 2^-100, −60 above 2^100, else 0. Below, x/s is at least
+    /// 2^-49, so x/s·2^-60 is no subnormal; above, it is at most 2^28, so x/s·2^60 is finite.
     fn reciprocal(&mut self, s: Reg) -> (Reg, Reg) {
-        let (bits, exponent, mantissa, down) = (
-            self.reg(Class::B32),
-            self.reg(Class::B32),
-            self.reg(Class::B32),
-            self.reg(Class::B32),
-        );
-        let (small, special) = (self.reg(Class::Pred), self.reg(Class::Pred));
-        let (up, scaled, m, inverse, power, magnitude) = (
-            self.reg(Class::F32),
-            self.reg(Class::F32),
-            self.reg(Class::F32),
-            self.reg(Class::F32),
-            self.reg(Class::F32),
-            self.reg(Class::F32),
-        );
+        let (small, large) = (self.reg(Class::Pred), self.reg(Class::Pred));
+        let [magnitude, low, power, scaled, inverse] = [(); 5].map(|()| self.reg(Class::F32));
         self.inst(format_args!("abs.f32 {magnitude}, {s}"));
-        // 2^-126, the smallest normal number; 2^126 brings any subnormal into range.
-        self.inst(format_args!("setp.lt.f32 {small}, {magnitude}, 0f00800000"));
-        self.inst(format_args!("mul.rn.f32 {up}, {s}, 0f7E800000"));
-        self.inst(format_args!("selp.f32 {scaled}, {up}, {s}, {small}"));
-        self.inst(format_args!("mov.b32 {bits}, {scaled}"));
-        self.inst(format_args!("and.b32 {exponent}, {bits}, 0x7f800000"));
-        // A special s keeps its value as m, and 2^0 as the power; so does a scaled subnormal,
-        // whose power is 2^126.
-        let keep = self.reg(Class::Pred);
-        self.inst(format_args!("setp.eq.u32 {special}, {exponent}, 0x7f800000"));
-        self.inst(format_args!("or.pred {keep}, {special}, {small}"));
-        self.inst(format_args!("and.b32 {mantissa}, {bits}, 0x807fffff"));
-        self.inst(format_args!("or.b32 {mantissa}, {mantissa}, 0x3f800000"));
-        self.inst(format_args!("selp.b32 {mantissa}, {bits}, {mantissa}, {keep}"));
-        self.inst(format_args!("mov.b32 {m}, {mantissa}"));
-        self.inst(format_args!("rcp.rn.f32 {inverse}, {m}"));
-        // 2^-e has the biased exponent 254 − biased(e); at e = 127 that is 0, a subnormal 2^-127.
-        let (plain, tiny) = (self.reg(Class::B32), self.reg(Class::Pred));
-        self.inst(format_args!("sub.u32 {plain}, 0x7f000000, {exponent}"));
-        self.inst(format_args!("setp.eq.u32 {tiny}, {plain}, 0"));
-        self.inst(format_args!("selp.b32 {plain}, 0x00400000, {plain}, {tiny}"));
-        self.inst(format_args!("selp.b32 {down}, 0x3f800000, {plain}, {special}"));
-        self.inst(format_args!("selp.b32 {down}, 0x7e800000, {down}, {small}"));
-        self.inst(format_args!("mov.b32 {power}, {down}"));
+        self.inst(format_args!("setp.lt.f32 {small}, {magnitude}, 0f0D800000"));
+        self.inst(format_args!("setp.gt.f32 {large}, {magnitude}, 0f71800000"));
+        self.inst(format_args!("selp.f32 {low}, 0f5D800000, 0f3F800000, {small}"));
+        self.inst(format_args!("selp.f32 {power}, 0f21800000, {low}, {large}"));
+        self.inst(format_args!("mul.rn.f32 {scaled}, {s}, {power}"));
+        self.inst(format_args!("rcp.approx.ftz.f32 {inverse}, {scaled}"));
         (inverse, power)
+    }
+
+    /// The square root of a value that the whole subgroup shares, within 2^-23: its latency is in
+    /// the way of a whole row.
+    fn root_of_uniform(&mut self, x: Reg) -> Reg {
+        let out = self.reg(Class::F32);
+        self.inst(format_args!("sqrt.approx.f32 {out}, {x}"));
+        out
     }
 
     fn select(
@@ -457,6 +456,11 @@ impl Emitter<'_> {
         }
         let source = self.in_reg(val, Class::of(from));
         let out = self.convert(source, from, to)?;
+        // The register of a private element may hold another value later.
+        let lasting = !self.private.values().any(|slot| *slot == source);
+        if lasting && (source.class, out.class) == (Class::F32, Class::B16) {
+            self.narrowed.insert(out, source);
+        }
         self.define(result, Val::Reg(out));
         Ok(())
     }

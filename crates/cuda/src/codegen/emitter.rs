@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use tilewright_ir::DType;
+use tilewright_ir::program::Access;
 use tilewright_kernel::kernel::{
     ArgId, ArgKind, Barrier, BarrierId, Block, Collective, Elem, Kernel, Literal, Memory, Op,
     PrivateId, Scope, Stmt, Type, ValueId,
@@ -151,6 +152,12 @@ pub struct Emitter<'a> {
     pub(super) reuse: Reuse,
     /// Asynchronous copies between commits.
     pub(super) commits: Commits,
+    /// The f32 registers that 16-bit registers were rounded from: pairs are rounded together.
+    pub(super) narrowed: HashMap<Reg, Reg>,
+    /// Differences to a value that the subgroup shares.
+    pub(super) offsets: HashSet<ValueId>,
+    /// Whether every output is bf16.
+    pub(super) coarse: bool,
     /// 64-bit registers that are surely not negative.
     pub(super) naturals: HashSet<Reg>,
 }
@@ -173,6 +180,9 @@ impl<'a> Emitter<'a> {
             shared: None,
             reuse: Reuse::default(),
             commits: Commits { size: group_size(kernel), open: 0 },
+            narrowed: HashMap::new(),
+            offsets: HashSet::new(),
+            coarse: writes_only(kernel, DType::BF16),
             naturals: HashSet::new(),
         }
     }
@@ -511,6 +521,14 @@ impl<'a> Emitter<'a> {
         out.push_str(&self.text);
         out
     }
+}
+
+/// Whether every buffer that a kernel may write is of one type.
+fn writes_only(kernel: &Kernel, wanted: DType) -> bool {
+    kernel.args.iter().all(|(_, arg)| match arg.kind {
+        ArgKind::Buffer { dtype, access, .. } => access == Access::In || dtype == wanted,
+        ArgKind::Number(_) | ArgKind::TensorMap { .. } => true,
+    })
 }
 
 /// The 16 bits of a float rounded to a 16-bit type.

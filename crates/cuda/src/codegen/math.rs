@@ -36,23 +36,47 @@ impl Emitter<'_> {
         reg
     }
 
-    /// e^x = 2^h·2^l with h = x·log₂e rounded and l the rest of that product, found by a fused
-    /// multiply-add: 2^h by `ex2`, which reduces its own range, and 2^l = 1 + l·ln 2 (|l| < 2^-17).
-    /// One special-function instruction; about 2 units in the last place over the whole range.
+    /// e^x = 2^n·2^f with n = ⌊x·log₂e⌋ held to −126 … 126 and f the rest: 2^f by `ex2`, 2^n from
+    /// its exponent bits. One special-function instruction among eight; about 2 units in the last
+    /// place over the whole range, subnormal results rounded once more.
+    ///
+    /// n comes from a saturated product, which maps x·log₂e = −126 … 126 to 0 … 1 and takes
+    /// infinities and NaN to an end, so that n is finite for every x; f has the same special value
+    /// as x, and 2^f then is 0, ∞ or NaN. Beyond the range of n, f leaves [0, 1) and `ex2` covers
+    /// the rest: down to 2^-24 below 2^-126, up to ∞ above 2^127.
     pub(super) fn exp_f32(&mut self, x: Reg) -> Reg {
-        // Beyond these the result is ∞ or 0 anyway, and the rest of the product stays finite. NaN
-        // passes `min` and `max` with .NaN.
-        let below = self.f32_op("min.NaN.f32", &[x.to_string(), f(90.0)]);
-        let x = self.f32_op("max.NaN.f32", &[below.to_string(), f(-110.0)]);
+        let x = x.to_string();
         let log2e = std::f64::consts::LOG2_E;
-        let high_factor = f64::from(log2e as f32);
-        let h = self.mul32(&x.to_string(), &f(high_factor));
-        let minus = self.f32_op("neg.f32", &[h.to_string()]);
-        let l = self.fma32(&x.to_string(), &f(high_factor), &minus.to_string());
-        let l = self.fma32(&x.to_string(), &f(log2e - high_factor), &l.to_string());
-        let power = self.f32_op("ex2.approx.f32", &[h.to_string()]);
-        let correction = self.fma32(&l.to_string(), &f(std::f64::consts::LN_2), &f(1.0));
-        self.mul32(&power.to_string(), &correction.to_string())
+        let high = f64::from(log2e as f32);
+        // 1.5·2^23 + 1: added to a number of 0 … 252 it leaves the floor, plus one, in the low bits.
+        let magic = 12_582_913.0;
+        let part = self.f32_op("fma.rn.sat.f32", &[x.clone(), f(log2e / 252.0), f(0.5)]);
+        let shifted = self.f32_op("fma.rm.f32", &[part.to_string(), f(252.0), f(magic)]);
+        let n = self.f32_op("add.rn.f32", &[shifted.to_string(), f(-magic - 126.0)]);
+        let minus = self.f32_op("neg.f32", &[n.to_string()]);
+        let rest = self.fma32(&x, &f(high), &minus.to_string());
+        let rest = self.fma32(&x, &f(log2e - high), &rest.to_string());
+        let power = self.f32_op("ex2.approx.ftz.f32", &[rest.to_string()]);
+        // n + 127 in the exponent's place.
+        let (bits, exponent, scale) =
+            (self.reg(Class::B32), self.reg(Class::B32), self.reg(Class::F32));
+        self.inst(format_args!("mov.b32 {bits}, {shifted}"));
+        self.inst(format_args!("shl.b32 {exponent}, {bits}, 23"));
+        self.inst(format_args!("mov.b32 {scale}, {exponent}"));
+        self.mul32(&power.to_string(), &scale.to_string())
+    }
+
+    /// e^x = (2^(x·log₂e/2))² for results that are rounded to bf16 in the end: three instructions.
+    /// Neither factor leaves the range of normal numbers where the square doesn't round to 0 or ∞.
+    ///
+    /// The error is at most (1.25·|x| + 10)·2^-24, so 120·2^-24 for results in range. The rounding
+    /// to bf16 adds at most half a step, which at a midpoint between two numbers, the worst place,
+    /// is 2^-8 of the binade's lower end and so at least 256·2^-24 less than the 2^-8 of the
+    /// result that the tolerance of a bf16 output has for it.
+    pub(super) fn exp_coarse(&mut self, x: Reg) -> Reg {
+        let half = self.mul32(&x.to_string(), &f(std::f64::consts::LOG2_E / 2.0));
+        let root = self.f32_op("ex2.approx.ftz.f32", &[half.to_string()]);
+        self.mul32(&root.to_string(), &root.to_string())
     }
 
     /// ln x. x = m·2^e with m in [⅔, 4/3); ln x = e·ln 2 + 2·atanh(s), s = (m−1)/(m+1), by its

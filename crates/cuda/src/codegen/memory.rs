@@ -404,9 +404,7 @@ impl Emitter<'_> {
             if chunk[0].class == Class::B16 {
                 let mut pairs = Vec::new();
                 for halves in chunk.chunks(2) {
-                    let pair = self.reg(Class::B32);
-                    self.inst(format_args!("mov.b32 {pair}, {{{}, {}}}", halves[0], halves[1]));
-                    pairs.push(pair);
+                    pairs.push(self.pack(address.dtype, halves[0], halves[1]));
                 }
                 let vector = vector_suffix(pairs.len());
                 self.inst(format_args!("{prefix}st.{space}{vector}.b32 {at}, {}", join(&pairs)));
@@ -417,6 +415,20 @@ impl Emitter<'_> {
             }
             done += size * chunk.len() as u64;
         }
+    }
+
+    /// Two 16-bit values in one register. Where both were just rounded from f32, one instruction
+    /// does both, and the assembler drops the single ones.
+    fn pack(&mut self, dtype: DType, low: Reg, high: Reg) -> Reg {
+        let pair = self.reg(Class::B32);
+        match (self.narrowed.get(&low).copied(), self.narrowed.get(&high).copied()) {
+            (Some(low), Some(high)) => {
+                let ty = if dtype == DType::BF16 { "bf16x2" } else { "f16x2" };
+                self.inst(format_args!("cvt.rn.{ty}.f32 {pair}, {high}, {low}"));
+            }
+            _ => self.inst(format_args!("mov.b32 {pair}, {{{low}, {high}}}")),
+        }
+        pair
     }
 
     /// The register of a private element.

@@ -178,8 +178,8 @@ impl Rows<'_> {
         Ok(())
     }
 
-    /// Runs the domains of a group over all columns. Before the end of a reduction, what is to be
-    /// loaded ahead of it is.
+    /// Runs the domains of a group over all columns. Before a reduction, what is to be loaded ahead
+    /// of it is.
     pub(super) fn run(
         &mut self,
         group: &Group,
@@ -195,11 +195,12 @@ impl Rows<'_> {
             return self.fold_in_order(*op);
         }
         let reductions = self.reductions(&group.domains)?;
-        let first = self.sweep(group, &reductions)?;
-        self.keep(group);
+        // Ahead of the folds too: those wait for what they fold, and hold up what follows.
         if !reductions.is_empty() && !ahead.is_empty() {
             self.load_ahead(std::mem::take(ahead))?;
         }
+        let first = self.sweep(group, &reductions)?;
+        self.keep(group);
         for (i, reduction) in reductions.iter().enumerate() {
             let parts: Vec<ValueId> =
                 first.iter().copied().skip(i).step_by(reductions.len()).collect();

@@ -1,0 +1,81 @@
+//! Every row op in every dtype, whole against the oracle.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tilewright_cuda::driver::Context;
+use tilewright_ir::DType;
+use tilewright_ir::ops::ShapeForm;
+use tilewright_ir::ops::catalog::catalog;
+use tilewright_plan::mapping::RowMapping;
+
+use crate::case::{Case, Error};
+use crate::search::load_all;
+
+/// Mappings of every kind: one warp, several, packed, clusters, kept and read again, ahead or not.
+fn mappings(cols: u64, dtype: DType) -> Vec<RowMapping> {
+    let widest = (16 / dtype.bytes()) as u32;
+    let base = RowMapping { fuse: true, ..RowMapping::ONE };
+    let mut out = Vec::new();
+    for (cluster, subgroups) in [(1, 1), (1, 3), (1, 8), (1, 32), (2, 1), (4, 5), (8, 16), (16, 2)]
+    {
+        for vector in [1, 2, widest] {
+            let m = RowMapping { cluster, subgroups, vector, ..base };
+            let per_worker = cols.div_ceil(m.workers());
+            // Enough of them that each of a long row's many workers has something to keep.
+            if per_worker > 40 {
+                continue;
+            }
+            out.push(RowMapping { cache: true, ..m });
+            out.push(RowMapping { cache: true, ahead: true, ..m });
+            out.push(RowMapping { unroll: 4, accumulators: 4, ..m });
+            if cluster * subgroups == 1 {
+                out.push(RowMapping { cache: true, pack: 4, ..m });
+            }
+        }
+    }
+    out
+}
+
+/// Checks all ops on one shape. The answer counts kernels and names what is wrong.
+pub fn check(context: &Arc<Context>, rows: u64, cols: u64) -> Result<Value, Error> {
+    let ops = catalog().iter().filter(|op| op.form == ShapeForm::Rows).map(|op| op.name);
+    let todo: Vec<(&str, DType)> =
+        ops.flat_map(|op| [DType::F32, DType::BF16, DType::F16].map(|dtype| (op, dtype))).collect();
+    // The oracle is slow and needs no device.
+    let cases: Vec<Result<Case, Error>> = std::thread::scope(|scope| {
+        let start = |(op, dtype): &(&'static str, DType)| {
+            let (op, dtype) = (*op, *dtype);
+            scope.spawn(move || Case::new(op, rows, cols, dtype, u64::MAX))
+        };
+        let threads: Vec<_> = todo.iter().map(start).collect();
+        let join = |t: std::thread::ScopedJoinHandle<'_, _>| {
+            t.join().unwrap_or_else(|_| Err("the oracle panicked".into()))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let (mut kernels, mut worst, mut wrong) = (0u64, 0.0f64, Vec::new());
+    for ((op, dtype), case) in todo.into_iter().zip(cases) {
+        let case = case.map_err(|e| format!("{op} {dtype}: {e}"))?;
+        let checked = case.checked;
+        let list = mappings(cols, dtype);
+        let loaded = load_all(context, &case, &list);
+        let problem = case.upload(context)?;
+        for (mapping, loaded) in list.iter().zip(loaded) {
+            let outcome = loaded.and_then(|l| problem.check(context, &l.function, &l.kernel));
+            kernels += 1;
+            match outcome {
+                Ok(error) if error <= 1.0 => worst = worst.max(error),
+                Ok(error) => wrong.push(format!("{op} {dtype} {mapping:?}: {error} of the bound")),
+                Err(error) => {
+                    let text: String = error.to_string().chars().take(200).collect();
+                    wrong.push(format!("{op} {dtype} {mapping:?}: {text}"));
+                }
+            }
+        }
+        if checked < rows {
+            wrong.push(format!("{op} {dtype}: only {checked} of {rows} rows fit the oracle"));
+        }
+    }
+    Ok(json!({ "rows": rows, "cols": cols, "kernels": kernels, "worst": worst, "wrong": wrong }))
+}

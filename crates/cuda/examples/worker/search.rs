@@ -1,0 +1,224 @@
+//! Which mappings are tried, and which is the fastest.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+use tilewright_cuda::driver::{Context, CudaError, Function, Graph};
+use tilewright_cuda::{PtxTarget, emit};
+use tilewright_ir::DType;
+use tilewright_ir::facts::Family;
+use tilewright_kernel::kernel::Kernel;
+use tilewright_kernel::lower::{Join, Options, lower};
+use tilewright_plan::mapping::{Mapping, RowMapping};
+use tilewright_plan::problem::rows::ahead_loads;
+
+use crate::case::{Case, Error, Problem};
+
+/// Device time of a search for one candidate, in microseconds.
+const SEARCH_US: f64 = 400.0;
+/// Device time of one measurement of the kept kernel, in microseconds.
+const MEASURE_US: f64 = 3000.0;
+/// Threads that lower and load candidates.
+const LOADERS: usize = 12;
+
+/// The fastest kernel of a problem, ready to be timed.
+pub struct Kept {
+    graph: Graph,
+    launches: usize,
+    // What the graph uses.
+    _function: Function,
+    _problem: Problem,
+}
+
+impl Kept {
+    /// Device times of one launch, in microseconds.
+    pub fn microseconds(&self, context: &Context, rounds: usize) -> Result<Vec<f64>, Error> {
+        let time = || Ok(context.time(|| self.graph.launch())? / self.launches as f64);
+        (0..rounds).map(|_| time()).collect()
+    }
+}
+
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Mappings that may win.
+pub fn mappings(case: &Case, dtype: DType) -> Vec<RowMapping> {
+    let cols = case.cols;
+    let widest = 16 / dtype.bytes();
+    let ahead: &[bool] = match &case.facts.family {
+        Family::Rows(facts) if !ahead_loads(&case.program, &facts.cache).is_empty() => {
+            &[true, false]
+        }
+        _ => &[false],
+    };
+    let clusters: &[u32] = match cols {
+        0..8192 => &[1],
+        8192..65536 => &[1, 2, 4, 8],
+        _ => &[4, 8, 16],
+    };
+    let mut out = Vec::new();
+    for &cluster in clusters {
+        for subgroups in [1u32, 2, 3, 4, 6, 8, 12, 16, 24, 32] {
+            for vector in [1u32, 2, 4, 8] {
+                if u64::from(vector) > widest {
+                    continue;
+                }
+                // Whole vectors where rows are aligned for them, single elements where not.
+                let aligned = cols.is_multiple_of(widest);
+                if aligned && u64::from(vector) * 2 < widest || !aligned && vector > 1 {
+                    continue;
+                }
+                let base = RowMapping { subgroups, cluster, vector, ..RowMapping::ONE };
+                let per_worker = cols.div_ceil(base.workers());
+                // A worker with nothing to do, or more than fits its registers, isn't worth a try.
+                let most = if cluster == 1 { 96 } else { 64 };
+                if per_worker > most || (subgroups * cluster > 1 && per_worker < vector.into()) {
+                    continue;
+                }
+                if per_worker > 32 && subgroups < 8 || cluster > 1 && subgroups < 4 {
+                    continue;
+                }
+                for &ahead in ahead {
+                    if ahead && per_worker > 24 {
+                        continue;
+                    }
+                    for pack in
+                        if subgroups == 1 && case.rows >= 256 { vec![1, 4] } else { vec![1] }
+                    {
+                        let m = RowMapping { cache: true, ahead, pack, ..base };
+                        out.push(m);
+                        // Several chains of additions where one would be long.
+                        if per_worker >= u64::from(4 * vector) && per_worker <= 32 {
+                            out.push(RowMapping { unroll: 4, accumulators: 4, ..m });
+                        }
+                    }
+                }
+                // Long rows of a norm are cheap to read again.
+                if per_worker > 32 && cluster == 1 {
+                    out.push(RowMapping { cache: false, ..base });
+                }
+            }
+        }
+    }
+    out
+}
+
+/// A mapping's kernel on the device.
+pub struct Loaded {
+    pub kernel: Kernel,
+    pub function: Function,
+}
+
+fn load(context: &Arc<Context>, case: &Case, mapping: RowMapping) -> Result<Loaded, Error> {
+    let options = Options { join: Join::Lane, ..Options::default() };
+    let lowered = lower(&case.program, &case.facts, &Mapping::Rows(mapping), &options)?;
+    let [kernel] = lowered.launches.as_slice() else { return Err("several launches".into()) };
+    let ptx = emit(kernel, PtxTarget::BASE)?;
+    Ok(Loaded { kernel: kernel.clone(), function: context.load(&ptx)? })
+}
+
+/// Lowers and loads all mappings on several threads, in their order.
+pub fn load_all(
+    context: &Arc<Context>,
+    case: &Case,
+    mappings: &[RowMapping],
+) -> Vec<Result<Loaded, Error>> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..LOADERS.min(mappings.len()) {
+            scope.spawn(|| {
+                while let Some(mapping) = mappings.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let index = mappings.iter().position(|m| m == mapping).unwrap_or(0);
+                    let loaded = load(context, case, *mapping);
+                    if let Ok(mut done) = done.lock() {
+                        done.push((index, loaded));
+                    }
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_default();
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, loaded)| loaded).collect()
+}
+
+/// Checks and times every mapping: the fastest, and a table of all.
+pub fn prepare(
+    context: &Arc<Context>,
+    problem: Problem,
+    mappings: Vec<RowMapping>,
+) -> Result<(Kept, Value), Error> {
+    let loaded = load_all(context, &problem.case, &mappings);
+    let mut table = Vec::new();
+    let mut best: Option<(f64, Loaded, Value)> = None;
+    for (mapping, loaded) in mappings.iter().zip(loaded) {
+        let mut row = json!({ "mapping": mapping });
+        let outcome = loaded.and_then(|loaded| {
+            let report = loaded.function.report()?;
+            row["registers"] = report.registers.into();
+            row["local_bytes"] = report.local_bytes.into();
+            row["per_core"] = report.groups_per_core.into();
+            let error = problem.check(context, &loaded.function, &loaded.kernel)?;
+            row["error"] = error.into();
+            if error > 1.0 {
+                return Err(format!("wrong: {error} times the bound").into());
+            }
+            Ok((search(context, &problem, &loaded)?, loaded))
+        });
+        match outcome {
+            Ok((us, loaded)) => {
+                row["us"] = us.into();
+                if best.as_ref().is_none_or(|b| us < b.0) {
+                    best = Some((us, loaded, row.clone()));
+                }
+            }
+            Err(error) => {
+                row["failed"] = error.to_string().chars().take(300).collect::<String>().into();
+            }
+        }
+        table.push(row);
+    }
+    let Some((us, loaded, row)) = best else {
+        let first = table.iter().find_map(|r| r["failed"].as_str()).unwrap_or("none was tried");
+        return Err(format!("no mapping works: {first}").into());
+    };
+    let launches = ((MEASURE_US / us) as usize).clamp(3, 500);
+    let (kernel, function) = (loaded.kernel, loaded.function);
+    let graph = graph(context, &problem, &kernel, &function, launches)?;
+    let kept = Kept { graph, launches, _function: function, _problem: problem };
+    kept.microseconds(context, 2)?;
+    Ok((kept, json!({ "best": row, "us": us, "candidates": table })))
+}
+
+/// By graphs, so that the host's launch rate doesn't decide between short kernels.
+fn graph(
+    context: &Arc<Context>,
+    problem: &Problem,
+    kernel: &Kernel,
+    function: &Function,
+    launches: usize,
+) -> Result<Graph, Error> {
+    let rows = problem.case.rows;
+    let (grid, mut words) = (problem.grid(kernel, rows), problem.words(kernel, rows)?);
+    let one = |_| -> Result<(), CudaError> {
+        // SAFETY: buffers hold all rows, and live as long as the graph.
+        unsafe { function.launch(grid, &mut words) }
+    };
+    Ok(context.capture(|| (0..launches).try_for_each(one))?)
+}
+
+fn search(context: &Arc<Context>, problem: &Problem, loaded: &Loaded) -> Result<f64, Error> {
+    let time = |launches: usize, rounds: usize| -> Result<f64, Error> {
+        let graph = graph(context, problem, &loaded.kernel, &loaded.function, launches)?;
+        graph.launch()?;
+        let sample = || Ok(context.time(|| graph.launch())? / launches as f64);
+        Ok(median((0..rounds).map(|_| sample()).collect::<Result<_, Error>>()?))
+    };
+    let once = time(2, 1)?;
+    time(((SEARCH_US / once) as usize).clamp(2, 200), 3)
+}
