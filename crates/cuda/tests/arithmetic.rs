@@ -8,7 +8,7 @@ use tilewright_cuda::{PtxTarget, emit};
 use tilewright_ir::DType;
 use tilewright_ir::program::{Access, MapOp};
 use tilewright_kernel::builder::KernelBuilder;
-use tilewright_kernel::kernel::{ArgSource, Guard, Memory, Place, Size};
+use tilewright_kernel::kernel::{ArgSource, Elem, Guard, Memory, Place, Size};
 
 /// z = op(x) or op(x, s) with s uniform over the warp.
 fn text(op: MapOp, shared: bool) -> String {
@@ -85,14 +85,13 @@ fn run(text: &str, x: f32, s: f32, lean: f64) -> f32 {
     panic!("nothing is stored:\n{text}")
 }
 
-/// The largest error in units of the reference's last place, half a smallest number aside.
-fn ulps(found: f32, exact: f64) -> f64 {
+/// The error in units of 2^-24 of the reference, or of half the smallest number.
+fn roundoffs(found: f32, exact: f64) -> f64 {
     let rounded = exact as f32;
     if found == rounded || found.is_nan() && exact.is_nan() {
         return 0.0;
     }
-    let step = 2f64.powi((exact.abs().log2().floor() as i32).max(-126) - 23);
-    (f64::from(found) - exact).abs() / step
+    (f64::from(found) - exact).abs() / (exact.abs() * 2f64.powi(-24)).max(2f64.powi(-150))
 }
 
 #[test]
@@ -105,13 +104,14 @@ fn the_exponential_is_good_to_a_few_units_everywhere() {
             let exact = f64::from(x).exp();
             let found = run(&text, x, 0.0, lean);
             if exact < f64::from(f32::MAX) {
-                worst = worst.max(ulps(found, exact));
+                worst = worst.max(roundoffs(found, exact));
             } else if exact > f64::from(f32::MAX) * 1.000001 {
                 assert_eq!(found, f32::INFINITY, "{x}");
             }
         }
     }
-    assert!(worst < 4.0, "{worst}");
+    // 4 from the power, and what the rest of the product, the scaling and the leaning round.
+    assert!(worst < 7.0, "{worst}");
     for lean in [-1.0, 1.0] {
         assert_eq!(run(&text, f32::NEG_INFINITY, 0.0, lean), 0.0);
         assert_eq!(run(&text, -1e30, 0.0, lean), 0.0);
@@ -120,6 +120,36 @@ fn the_exponential_is_good_to_a_few_units_everywhere() {
         assert!(run(&text, f32::NAN, 0.0, lean).is_nan());
     }
     assert_eq!(run(&text, 0.0, 0.0, 0.0), 1.0);
+}
+
+/// Into bf16, a softmax-like exponential may be coarse: within (1.25·|x| + 12)·2^-24.
+#[test]
+fn the_coarse_exponential_keeps_its_bound() {
+    let mut b = KernelBuilder::new("one", 32, 1);
+    let x = b.buffer("x", DType::F32, Access::In, 4, ArgSource::Free);
+    let s = b.buffer("s", DType::F32, Access::In, 4, ArgSource::Free);
+    let z = b.buffer("z", DType::BF16, Access::Out, 4, ArgSource::Free);
+    b.grid(Size::Const(1), 1);
+    let zero = b.int(0);
+    let own = b.load1(Place::strided(Memory::Global(x), zero, 1), None);
+    let most = b.load1(Place::strided(Memory::Global(s), zero, 0), None);
+    let offset = b.map(MapOp::Sub, &[own, most]);
+    let e = b.map(MapOp::Exp, &[offset]);
+    let narrow = b.cast(e, Elem::Data(DType::BF16));
+    b.store(Place::strided(Memory::Global(z), zero, 1), &[narrow], None::<Guard>);
+    let text = emit(&b.finish(), PtxTarget::BASE).unwrap().text;
+    assert!(!text.contains("fma"), "{text}");
+    // The reader stops at the rounding: what it is given is what is compared.
+    let text = text.replace("cvt.rn.bf16.f32 %h0,", "st.global.f32 [z],");
+    for lean in [-1.0, 0.0, 1.0] {
+        for i in -103_000..88_700 {
+            let x = i as f32 * 1e-3 + 1e-5 * (i % 7) as f32;
+            let error = roundoffs(run(&text, x, 0.0, lean), f64::from(x).exp());
+            assert!(error <= 1.25 * f64::from(x.abs()) + 12.0, "{x}: {error}");
+        }
+        assert_eq!(run(&text, f32::NEG_INFINITY, 0.0, lean), 0.0);
+        assert!(run(&text, f32::INFINITY, f32::INFINITY, lean).is_nan());
+    }
 }
 
 #[test]
@@ -135,7 +165,7 @@ fn division_by_a_shared_value_holds_over_the_whole_range() {
                 let exact = f64::from(*x) / f64::from(*s);
                 let found = run(&text, *x, -*s, lean);
                 if exact < f64::from(f32::MAX) * 0.999_999 {
-                    worst = worst.max(ulps(-found, exact));
+                    worst = worst.max(roundoffs(-found, exact));
                 }
             }
         }
@@ -146,8 +176,8 @@ fn division_by_a_shared_value_holds_over_the_whole_range() {
         assert_eq!(run(&text, 3.0, f32::INFINITY, lean), 0.0);
         assert_eq!(run(&text, 3.0, f32::NEG_INFINITY, lean).to_bits(), (-0.0f32).to_bits());
     }
-    // One from the reciprocal, half from the product, and what the leaning itself rounds.
-    assert!(worst <= 2.0, "{worst}");
+    // 2 from the reciprocal, 1 from the product, and what the leaning itself rounds.
+    assert!(worst <= 4.0, "{worst}");
 }
 
 #[test]

@@ -69,7 +69,7 @@ impl Emitter<'_> {
     /// e^x = (2^(x·log₂e/2))² for results that are rounded to bf16 in the end: three instructions.
     /// Neither factor leaves the range of normal numbers where the square doesn't round to 0 or ∞.
     ///
-    /// The error is at most (1.25·|x| + 10)·2^-24, so 120·2^-24 for results in range. The rounding
+    /// The error is at most (1.25·|x| + 12)·2^-24, so 122·2^-24 for results in range. The rounding
     /// to bf16 adds at most half a step, which at a midpoint between two numbers, the worst place,
     /// is 2^-8 of the binade's lower end and so at least 256·2^-24 less than the 2^-8 of the
     /// result that the tolerance of a bf16 output has for it.
