@@ -112,6 +112,7 @@ impl Emitter<'_> {
             Memory::Shared(shared) => self.storage(shared, base)?,
             Memory::Global(_) => base,
             Memory::Private(_) => return Err(self.unsupported("a fragment of a private array")),
+            Memory::Cluster(_) => return Err(self.unsupported("memory across a cluster")),
         };
         let name = self.memory_name(view.memory);
         Ok(if base.known() == Some(0) { name } else { format!("{name} + {}", base.operand()) })

@@ -31,6 +31,7 @@ impl Emitter<'_> {
                 _ => Err(self.unsupported("an access to an argument that is no buffer")),
             },
             Memory::Shared(shared) => Ok(self.kernel.shared[shared].dtype),
+            Memory::Cluster(_) => Err(self.unsupported("memory across a cluster")),
             Memory::Private(private) => Ok(self.kernel.private[private].dtype),
         }
     }
@@ -38,7 +39,8 @@ impl Emitter<'_> {
     pub(super) fn memory_name(&self, memory: Memory) -> String {
         match memory {
             Memory::Global(arg) => self.arg_name(arg),
-            Memory::Shared(shared) => self.shared_name(shared),
+            // Refused where its element type is asked for, before any access.
+            Memory::Shared(shared) | Memory::Cluster(shared) => self.shared_name(shared),
             Memory::Private(private) => self.private_name(private),
         }
         .to_string()

@@ -91,7 +91,7 @@ fn side(kernel: &Kernel, known: &HashMap<ValueId, i64>, view: &View) -> Option<S
             _ => return None,
         },
         Memory::Shared(shared) => (false, kernel.shared[shared].dtype),
-        Memory::Private(_) => return None,
+        Memory::Private(_) | Memory::Cluster(_) => return None,
     };
     let transposed = known.get(&view.col_stride) != Some(&1);
     Some(Side { device, dtype, transposed })
