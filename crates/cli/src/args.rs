@@ -224,4 +224,6 @@ pub enum Emit {
     Kernel,
     /// Machine code.
     Asm,
+    /// Metal Shading Language.
+    Msl,
 }

@@ -120,6 +120,26 @@ fn every_stage_is_shown() {
     assert!(kernel.contains("lanes 32"), "{kernel}");
 }
 
+/// Each realisation is visible in its text, and the other's calls aren't there.
+#[test]
+fn msl_is_shown_for_apple_gpus() {
+    let d = Directory::new("msl");
+    let show = |what: &str| d.run(&format!("show {what} --emit msl --target apple-m1-max")).ok();
+    let rows = show("softmax 37x1537 --threads 416 --cache on");
+    assert!(rows.contains("max_total_threads_per_threadgroup(416)"), "{rows}");
+    assert!(rows.contains("simd_sum("), "{rows}");
+    let (mpp, fragments) = ("matmul2d<", "simdgroup_multiply_accumulate(");
+    for (policy, there, absent) in
+        [("matrix-mpp-v2", mpp, fragments), ("matrix-simdgroup-v1", fragments, mpp)]
+    {
+        let text = show(&format!("gemm 33x65x61 --policy {policy}"));
+        assert!(text.contains(there) && !text.contains(absent), "{policy}: {text}");
+    }
+    d.run("show softmax 4x4 --emit msl").fails(2, "use --target apple-m1-max");
+    d.run("show softmax 4x4 --emit msl --target nvidia-h200").fails(2, "nvidia-h200");
+    d.run("show softmax 4x4 --dtype f64 --emit msl --target apple-m1-max").fails(2, "target-dtype");
+}
+
 #[test]
 fn the_published_profile_picks_the_published_width() {
     let d = Directory::new("published");

@@ -9,7 +9,9 @@ use crate::request::Request;
 use tilewright_engine::Engine;
 use tilewright_ir::{analysis, text};
 use tilewright_kernel::text::print as print_kernel;
-use tilewright_plan::PlanError;
+use tilewright_metal::{Options, emit};
+use tilewright_plan::mapping::MatrixBasis;
+use tilewright_plan::{PlanError, Target};
 
 /// Runs the command.
 ///
@@ -33,6 +35,12 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
         )));
     }
     let plan = make(&request, &args.schedule, &args.target, args.isa.as_deref())?.plan;
+    if args.emit == Emit::Msl && !is_metal(&plan.target) {
+        return Err(CliError::Usage(format!(
+            "MSL is emitted for Apple GPUs, not for target `{}`: use --target apple-m1-max",
+            args.target
+        )));
+    }
     let winner = || {
         plan.ranking.winner().map_err(CliError::usage)?;
         Ok::<usize, CliError>(plan.ranking.chosen().unwrap_or(0))
@@ -54,14 +62,26 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
             let compiled = Engine::new(device).compile(&plan)?;
             print(&compiled.handle().executable().disassembly())
         }
-        Emit::Kernel | Emit::Program | Emit::Facts => {
+        Emit::Kernel | Emit::Msl | Emit::Program | Emit::Facts => {
             let lowered = match plan.general {
                 Some(_) => plan.lower_general(),
                 None => plan.lower(winner()?),
             };
             let lowered = lowered.map_err(CliError::usage)?;
-            let texts: Vec<String> = lowered.launches.iter().map(print_kernel).collect();
+            let mut texts = Vec::new();
+            for kernel in &lowered.launches {
+                texts.push(if args.emit == Emit::Msl {
+                    emit(kernel, &Options::default()).map_err(CliError::usage)?.text
+                } else {
+                    print_kernel(kernel)
+                });
+            }
             print(&texts.join("\n"))
         }
     }
+}
+
+/// Whether a target is a GPU with simdgroups, for which MSL is.
+fn is_metal(target: &Target) -> bool {
+    target.gpu_facts().is_some_and(|gpu| gpu.matrix.contains(&MatrixBasis::Simdgroup))
 }
