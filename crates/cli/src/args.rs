@@ -222,8 +222,10 @@ pub enum Emit {
     Plan,
     /// The mapped kernel.
     Kernel,
-    /// Machine code.
+    /// Machine code of the CPU.
     Asm,
     /// Metal Shading Language.
     Msl,
+    /// PTX for an NVIDIA GPU.
+    Ptx,
 }

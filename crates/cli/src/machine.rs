@@ -4,10 +4,11 @@ use crate::error::CliError;
 use std::sync::Arc;
 use tilewright_cpu::device::isa_name;
 use tilewright_cpu::{CpuDevice, CpuError, CpuOptions, host};
+use tilewright_cuda::CudaDevice;
 use tilewright_plan::Target;
 use tilewright_plan::mapping::CpuIsa;
 use tilewright_plan::target::CpuFacts;
-use tilewright_runtime::Device;
+use tilewright_runtime::{Device, RuntimeError};
 
 /// The target of that name; `cpu` is this machine.
 ///
@@ -83,19 +84,51 @@ pub fn device(
     isa: Option<&str>,
     threads: Option<u32>,
 ) -> Result<Arc<dyn Device>, CliError> {
-    let missing = |backend: &str| {
-        CliError::DeviceMissing(format!(
-            "device `{name}` is not available: this build has no {backend} backend"
-        ))
+    let ordinal = match name {
+        "cuda" => Some(0),
+        _ => name.strip_prefix("cuda:").and_then(|index| index.parse::<u32>().ok()),
     };
-    let cuda = name.strip_prefix("cuda:").map(|index| index.parse::<u32>().is_ok());
-    match name {
-        "cpu" => cpu(isa, threads),
-        "cuda" => Err(missing("CUDA")),
-        _ if cuda == Some(true) => Err(missing("CUDA")),
-        "metal" => Err(missing("Metal")),
+    if name != "cpu" && (ordinal.is_some() || name == "metal") {
+        let asked = [("--isa", isa.is_some()), ("--cpu-threads", threads.is_some())];
+        if let Some((option, _)) = asked.iter().find(|(_, given)| *given) {
+            return Err(CliError::Usage(format!(
+                "{option} is for the CPU, not for device `{name}`"
+            )));
+        }
+    }
+    match (name, ordinal) {
+        ("cpu", _) => cpu(isa, threads),
+        (_, Some(ordinal)) => cuda(name, ordinal),
+        ("metal", _) => Err(CliError::DeviceMissing(format!(
+            "device `{name}` is not available: this build has no Metal backend"
+        ))),
         _ => {
             Err(CliError::Usage(format!("unknown device `{name}`: use cpu, cuda, cuda:N or metal")))
         }
     }
+}
+
+/// The NVIDIA GPU with that number.
+fn cuda(name: &str, ordinal: u32) -> Result<Arc<dyn Device>, CliError> {
+    match CudaDevice::open(ordinal) {
+        Ok(device) => Ok(Arc::new(device)),
+        Err(RuntimeError::DeviceMissing { reason, .. }) => {
+            Err(CliError::DeviceMissing(format!("device `{name}` is not available: {reason}")))
+        }
+        Err(error) => Err(CliError::DeviceMissing(format!(
+            "device `{name}` is not available: its driver doesn't start it ({error})"
+        ))),
+    }
+}
+
+/// Names of every device that this machine may have: the CPU, each NVIDIA GPU that the driver
+/// sees (`cuda` where it sees none), Metal.
+pub fn device_names() -> Vec<String> {
+    let mut names = vec!["cpu".to_string()];
+    match tilewright_cuda::driver::device_count() {
+        Ok(count) if count > 0 => names.extend((0..count).map(|n| format!("cuda:{n}"))),
+        _ => names.push("cuda".to_string()),
+    }
+    names.push("metal".to_string());
+    names
 }

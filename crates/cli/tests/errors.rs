@@ -41,7 +41,7 @@ fn unknown_names() {
     d.run("run gemm 4x4x4 --epilogue relu,gulp").fails(2, "unknown epilogue step `gulp`");
     d.run("run softmax 4x4 --device gpu").fails(2, "unknown device `gpu`");
     d.run("run softmax 4x4 --isa sse").fails(2, "sse");
-    d.run("show softmax 4x4 --emit ptx").fails(2, "ptx");
+    d.run("show softmax 4x4 --emit sass").fails(2, "sass");
     d.run("launch softmax 4x4").fails(2, "launch");
 }
 
@@ -174,11 +174,39 @@ fn more_memory_than_there_is() {
 #[test]
 fn missing_devices() {
     let d = Directory::new("devices");
-    for device in ["cuda", "cuda:0", "cuda:7", "metal"] {
+    // No machine has a hundred GPUs; one with a driver may have the first.
+    let gpu = d.run("devices").ok().contains("cuda:0");
+    for device in ["cuda", "cuda:0", "cuda:99", "metal"] {
+        if gpu && device != "cuda:99" && device != "metal" {
+            continue;
+        }
         let run = d.run(&format!("run softmax 4x4 --device {device} --output y.npy"));
         run.fails(3, &format!("device `{device}` is not available"));
         assert_eq!(run.err().lines().count(), 1, "{}", run.err());
     }
     assert!(d.files().is_empty());
+    for option in ["--isa avx2", "--cpu-threads 1"] {
+        d.run(&format!("run softmax 4x4 --device cuda {option}")).fails(2, "is for the CPU");
+    }
+    d.run("run softmax 4x4 --device cuda:x").fails(2, "unknown device `cuda:x`");
     d.run("show softmax 4x4 --emit asm --target apple-m1-max").fails(2, "CPU of this machine");
+    for target in ["cpu", "apple-m1-max"] {
+        d.run(&format!("show softmax 4x4 --emit ptx --target {target}"))
+            .fails(2, "PTX is for NVIDIA GPUs");
+    }
+}
+
+#[test]
+fn ptx_of_an_op_is_shown_without_a_gpu() {
+    let d = Directory::new("ptx");
+    for (op, entry) in [
+        ("softmax 37x1537", ".visible .entry softmax("),
+        ("softmax 37x1537 --dtype bf16", ".visible .entry softmax("),
+        ("gemm 5x7x3 --dtype bf16", ".visible .entry gemm("),
+    ] {
+        let run = d.run(&format!("show {op} --target nvidia-h200 --emit ptx"));
+        let text = run.ok();
+        assert!(text.starts_with(".version 7.0\n.target sm_80\n"), "{text}");
+        assert!(text.contains(entry), "{text}");
+    }
 }

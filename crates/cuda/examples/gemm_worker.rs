@@ -151,7 +151,14 @@ fn module(entry: &str, params: &str, threads: u32, body: &str) -> Ptx {
          .maxntid {threads}, 1, 1\n{{\n    .reg .pred %p<8>;\n    .reg .b32 %r<16>;\n    \
          .reg .f32 %f<8>;\n    .reg .b64 %rd<32>;\n    .reg .f64 %fd<16>;\n{body}    ret;\n}}\n"
     );
-    Ptx { text, entry: entry.to_string(), threads, shared_bytes: 0, cluster: 1 }
+    Ptx {
+        text,
+        target: PtxTarget::BASE,
+        entry: entry.to_string(),
+        threads,
+        shared_bytes: 0,
+        cluster: 1,
+    }
 }
 
 /// One output per thread: the product and the sum of magnitudes in f64.

@@ -43,6 +43,13 @@ pub enum CudaError {
     },
 }
 
+impl CudaError {
+    /// A failed call of the driver.
+    pub(crate) fn of(call: &'static str, error: DriverError) -> CudaError {
+        CudaError::Call { call, code: words(error) }
+    }
+}
+
 fn at(call: &'static str) -> impl FnOnce(DriverError) -> CudaError {
     move |error| CudaError::Call { call, code: words(error) }
 }
@@ -88,6 +95,30 @@ impl DeviceFacts {
     }
 }
 
+/// Starts the driver and counts its devices; `ordinal` is the one that is wanted, for the error.
+fn count(ordinal: usize) -> Result<usize, CudaError> {
+    // SAFETY: only asks the dynamic loader whether the library is there.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaError::NoDriver);
+    }
+    result::init().map_err(|e| match e.0 {
+        sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaError::NoDevice { ordinal, count: 0 },
+        _ => at("cuInit")(e),
+    })?;
+    Ok(result::device::get_count().map_err(at("cuDeviceGetCount"))?.max(0) as usize)
+}
+
+/// Number of GPUs that the driver sees.
+///
+/// # Errors
+/// [`CudaError::NoDriver`] where there is none; the driver's words where it doesn't start.
+pub fn device_count() -> Result<usize, CudaError> {
+    match count(0) {
+        Err(CudaError::NoDevice { .. }) => Ok(0),
+        other => other,
+    }
+}
+
 /// The primary context of one device with one stream.
 pub struct Context {
     device: sys::CUdevice,
@@ -109,15 +140,7 @@ impl Context {
     /// [`CudaError::NoDriver`] or [`CudaError::NoDevice`] where there is none; the driver's words
     /// for anything else.
     pub fn open(ordinal: usize) -> Result<Arc<Context>, CudaError> {
-        // SAFETY: only asks the dynamic loader whether the library is there.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(CudaError::NoDriver);
-        }
-        result::init().map_err(|e| match e.0 {
-            sys::CUresult::CUDA_ERROR_NO_DEVICE => CudaError::NoDevice { ordinal, count: 0 },
-            _ => at("cuInit")(e),
-        })?;
-        let count = result::device::get_count().map_err(at("cuDeviceGetCount"))?.max(0) as usize;
+        let count = count(ordinal)?;
         if ordinal >= count {
             return Err(CudaError::NoDevice { ordinal, count });
         }
@@ -138,7 +161,22 @@ impl Context {
         &self.facts
     }
 
-    fn bind(&self) -> Result<(), CudaError> {
+    /// The stream that all work goes to.
+    pub(crate) fn stream(&self) -> sys::CUstream {
+        self.stream
+    }
+
+    /// Free and total bytes of device memory.
+    ///
+    /// # Errors
+    /// The driver's words.
+    pub fn memory_info(&self) -> Result<(usize, usize), CudaError> {
+        self.bind()?;
+        result::mem_get_info().map_err(at("cuMemGetInfo"))
+    }
+
+    /// Makes the context current on the calling thread.
+    pub(crate) fn bind(&self) -> Result<(), CudaError> {
         // SAFETY: the context lives as long as `self`.
         unsafe { result::ctx::set_current(self.context) }.map_err(at("cuCtxSetCurrent"))
     }
@@ -462,6 +500,34 @@ impl Function {
                 self.shared_bytes,
                 self.context.stream,
                 &mut params[..words.len()],
+            )
+        }
+        .map_err(at("cuLaunchKernel"))
+    }
+
+    /// Launches with one pointer per parameter, each to a word with the parameter in its low
+    /// bytes, and returns at once.
+    ///
+    /// # Errors
+    /// The driver's words.
+    ///
+    /// # Safety
+    /// As [`Function::launch`]; the pointers are to live words.
+    pub(crate) unsafe fn enqueue(
+        &self,
+        grid: [u32; 3],
+        params: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        self.context.bind()?;
+        // SAFETY: the caller's promise.
+        unsafe {
+            result::launch_kernel(
+                self.function,
+                (grid[0], grid[1], grid[2]),
+                (self.threads, 1, 1),
+                self.shared_bytes,
+                self.context.stream,
+                params,
             )
         }
         .map_err(at("cuLaunchKernel"))

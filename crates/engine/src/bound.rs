@@ -12,33 +12,35 @@ pub struct Bound<'a> {
     handle: &'a Handle,
     /// Empty where the launch was prepared on a device.
     args: Vec<ArgValue>,
-    device: Option<Resident<'a>>,
+    device: Option<Resident>,
     borrows: PhantomData<&'a mut u8>,
 }
 
-/// A launch prepared on a device.
-pub(crate) struct Resident<'a> {
-    launch: Box<dyn PreparedLaunch + 'a>,
-    queue: &'a Arc<dyn Queue>,
+/// A launch prepared on a device. It borrows nothing, so that a binding may outlive the last use
+/// of its tensors; memory that is freed waits for the queue.
+pub(crate) struct Resident {
+    launch: Box<dyn PreparedLaunch>,
+    queue: Arc<dyn Queue>,
     /// Whether something may still run.
     pending: bool,
     /// Kept until nothing runs any more.
     _scratch: Scratch,
 }
 
-impl<'a> Resident<'a> {
+impl Resident {
     pub(crate) fn new(
-        launch: Box<dyn PreparedLaunch + 'a>,
-        queue: &'a Arc<dyn Queue>,
+        launch: Box<dyn PreparedLaunch>,
+        queue: &Arc<dyn Queue>,
         scratch: Scratch,
     ) -> Self {
-        Resident { launch, queue, pending: false, _scratch: scratch }
+        Resident { launch, queue: queue.clone(), pending: false, _scratch: scratch }
     }
 
     fn enqueue(&mut self) -> Result<(), RuntimeError> {
         self.pending = true;
         // SAFETY: the arguments were checked when the launch was bound; its tensors are borrowed
-        // for 'a, the outputs exclusively, and dropping waits for what still runs.
+        // by the binding, the outputs exclusively. Reads of device memory come after queued work,
+        // and freeing it waits, so nobody meets what still runs.
         unsafe { self.launch.enqueue() }
     }
 
@@ -49,7 +51,7 @@ impl<'a> Resident<'a> {
     }
 }
 
-impl Drop for Resident<'_> {
+impl Drop for Resident {
     fn drop(&mut self) {
         if self.pending {
             // A failure has nobody to go to; the next use of the queue reports it.
@@ -63,7 +65,7 @@ impl<'a> Bound<'a> {
         Bound { handle, args, device: None, borrows: PhantomData }
     }
 
-    pub(crate) fn on_device(handle: &'a Handle, resident: Resident<'a>) -> Self {
+    pub(crate) fn on_device(handle: &'a Handle, resident: Resident) -> Self {
         Bound { handle, args: Vec::new(), device: Some(resident), borrows: PhantomData }
     }
 
@@ -108,7 +110,7 @@ impl<'a> Bound<'a> {
     }
 
     /// The queue that the launch goes to; `None` where it runs at once.
-    pub fn queue(&self) -> Option<&'a Arc<dyn Queue>> {
-        self.device.as_ref().map(|resident| resident.queue)
+    pub fn queue(&self) -> Option<&Arc<dyn Queue>> {
+        self.device.as_ref().map(|resident| &resident.queue)
     }
 }

@@ -23,7 +23,7 @@ pub enum EngineError {
     #[error(transparent)]
     Lower(#[from] LowerError),
     /// Every legal candidate was rejected after planning.
-    #[error("every legal candidate of `{program}` was rejected: {}", lines(.rejected))]
+    #[error("every legal candidate of `{program}` was rejected: {}", by_rule(.rejected))]
     Rejected {
         /// The program.
         program: String,
@@ -46,6 +46,22 @@ pub enum EngineError {
 
 fn lines<T: std::fmt::Display>(items: &[T]) -> String {
     items.iter().map(T::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Rejections by rule, with the first reason of each.
+fn by_rule(rejected: &[RejectedPlan]) -> String {
+    let mut rules: Vec<(&RejectedPlan, usize)> = Vec::new();
+    for one in rejected {
+        match rules.iter_mut().find(|(first, _)| first.rule == one.rule) {
+            Some((_, count)) => *count += 1,
+            None => rules.push((one, 1)),
+        }
+    }
+    let parts: Vec<String> = rules
+        .iter()
+        .map(|(first, count)| format!("{count} by {}, first {first}", first.rule))
+        .collect();
+    parts.join("; ")
 }
 
 /// A candidate that was legal to the planner and rejected later.

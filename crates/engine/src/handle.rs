@@ -216,7 +216,7 @@ impl Handle {
         let mut scratch = code.needs.allocate(Some(queue))?;
         self.fill_scratch(&mut scratch, &mut args);
         // SAFETY: the arguments were checked; the tensors are borrowed for 'a, and the binding
-        // keeps the scratch and waits for the queue before it goes.
+        // keeps the scratch.
         let launch = unsafe { code.executable.prepare(&args) }.map_err(|e| self.failed(e))?;
         let launch = launch.ok_or_else(|| {
             let what = "a device with a queue prepared no launch".to_string();

@@ -12,7 +12,7 @@ use tilewright_kernel::lower::{self, LowerError, Lowered};
 use tilewright_plan::hash::Canonical;
 use tilewright_plan::mapping::Mapping;
 use tilewright_plan::ranking::{Ranking, describe};
-use tilewright_plan::{Hash256, PlanError, Policy, Request, SpaceOptions, Target, policy};
+use tilewright_plan::{Hash256, PlanError, Policy, Request, Rule, SpaceOptions, Target, policy};
 
 /// What to plan with.
 #[derive(Clone, Default)]
@@ -76,7 +76,10 @@ impl Plan {
             }
         };
         let (ranking, general) = match tilewright_plan::plan(&request, target, policy) {
-            Ok(ranking) => (ranking, None),
+            Ok(ranking) => {
+                let reason = without_atoms(&ranking, target);
+                (ranking, reason)
+            }
             Err(PlanError::Family(reason)) => (unranked(program, target, policy), Some(reason)),
             Err(error) => return Err(error.into()),
         };
@@ -172,6 +175,22 @@ impl Plan {
     pub fn describe(&self, candidate: usize) -> String {
         self.ranking.candidates.get(candidate).map_or_else(String::new, |c| describe(&c.mapping))
     }
+}
+
+/// Why a GPU has no way to multiply with the program's types, if it has none: then the program is
+/// in no planned family there. A ranking in which anything else rejects a candidate is left alone.
+fn without_atoms(ranking: &Ranking, target: &Target) -> Option<String> {
+    target.gpu_facts()?;
+    let mut reason = format!("target `{}` has no matrix space", target.name);
+    for candidate in &ranking.candidates {
+        match &candidate.verdict {
+            Err(rejection) if matches!(rejection.rule, Rule::TargetDtype | Rule::MatrixAtom) => {
+                reason = format!("on target `{}` {}", target.name, rejection.detail);
+            }
+            _ => return None,
+        }
+    }
+    Some(reason)
 }
 
 /// The ranking of a program that has no candidates.

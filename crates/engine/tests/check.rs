@@ -228,9 +228,11 @@ fn every_candidate_refused_is_an_error_with_all_reasons() {
     let e = engine(relu, usize::MAX, false);
     let planned = Task::new(relu_program(false)).plan(&e).unwrap();
     let legal = planned.plan().ranking.order.len();
-    let Err(EngineError::Rejected { rejected, .. }) = planned.compile() else {
-        panic!("something was compiled")
-    };
+    let error = planned.compile().unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&format!("{legal} by test-rule, first ")), "{text}");
+    assert_eq!(text.matches("as told").count(), 1, "{text}");
+    let EngineError::Rejected { rejected, .. } = error else { panic!("{error}") };
     assert_eq!(rejected.len(), legal);
 }
 

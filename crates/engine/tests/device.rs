@@ -95,6 +95,7 @@ impl Queue for Late {
 
 type Body = fn(&[(usize, usize)]) -> Result<(), String>;
 
+#[derive(Clone)]
 struct Code {
     queue: Arc<dyn Queue>,
     late: Arc<Late>,
@@ -120,12 +121,12 @@ impl Code {
     }
 }
 
-struct Prepared<'a>(&'a Code, Vec<ArgValue>);
+struct Prepared(Code, Vec<ArgValue>);
 
 // SAFETY: the arguments are addresses that only the queue follows.
-unsafe impl Send for Prepared<'_> {}
+unsafe impl Send for Prepared {}
 
-impl PreparedLaunch for Prepared<'_> {
+impl PreparedLaunch for Prepared {
     unsafe fn enqueue(&mut self) -> Result<(), RuntimeError> {
         self.0.late.jobs.lock().unwrap().push(self.0.job(&self.1));
         Ok(())
@@ -140,11 +141,11 @@ impl Executable for Code {
     fn queue(&self) -> Option<&Arc<dyn Queue>> {
         Some(&self.queue)
     }
-    unsafe fn prepare<'a>(
-        &'a self,
+    unsafe fn prepare(
+        &self,
         args: &[ArgValue],
-    ) -> Result<Option<Box<dyn PreparedLaunch + 'a>>, RuntimeError> {
-        Ok(Some(Box::new(Prepared(self, args.to_vec()))))
+    ) -> Result<Option<Box<dyn PreparedLaunch>>, RuntimeError> {
+        Ok(Some(Box::new(Prepared(self.clone(), args.to_vec()))))
     }
     fn disassembly(&self) -> String {
         String::new()

@@ -84,10 +84,10 @@ pub trait Executable: Send + Sync {
     /// # Safety
     /// As [`Executable::launch`], until the prepared launch is dropped and the queue has passed
     /// what it was given.
-    unsafe fn prepare<'a>(
-        &'a self,
+    unsafe fn prepare(
+        &self,
         _args: &[ArgValue],
-    ) -> Result<Option<Box<dyn PreparedLaunch + 'a>>, RuntimeError> {
+    ) -> Result<Option<Box<dyn PreparedLaunch>>, RuntimeError> {
         Ok(None)
     }
 

@@ -45,7 +45,7 @@ pub trait Memory: Send + Sync {
     /// The range leaves the memory, or the device's words.
     fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RuntimeError>;
 
-    /// Sets `len` bytes from `offset` on; returns when done.
+    /// Sets `len` bytes from `offset` on, after all queued work and before what is queued later.
     ///
     /// # Errors
     /// The range leaves the memory, or the device's words.
@@ -99,7 +99,8 @@ pub trait Queue: Send + Sync {
     ) -> Result<Box<dyn Batch + 'a>, RuntimeError>;
 }
 
-/// Arguments that were checked and put in place once, for repeated launches on a queue.
+/// Arguments that were checked and put in place once, for repeated launches on a queue. It holds
+/// what it needs of the executable.
 pub trait PreparedLaunch: Send {
     /// Gives all kernels to the queue and returns without waiting for them.
     ///

@@ -25,12 +25,13 @@ pub mod ops;
 
 use std::sync::Arc;
 use tilewright_cpu::{CpuDevice, CpuError};
+use tilewright_cuda::CudaDevice;
 
 pub use half::{bf16, f16};
 pub use tilewright_cpu::CpuOptions;
 pub use tilewright_engine::{
-    Bound, Compiled, Engine, EngineError, Input, LaunchError, LaunchOptions, Output, Plan,
-    PlanOptions, Planned, Task, View, ViewMut, check, inputs, timing,
+    Bound, Compiled, DeviceView, DeviceViewMut, Engine, EngineError, Input, LaunchError,
+    LaunchOptions, Output, Plan, PlanOptions, Planned, Task, View, ViewMut, check, inputs, timing,
 };
 pub use tilewright_ir::builder::ProgramBuilder;
 pub use tilewright_ir::ops::OpError;
@@ -38,7 +39,7 @@ pub use tilewright_ir::text::ReadError;
 pub use tilewright_ir::{DType, Program, program};
 pub use tilewright_plan::mapping::CpuIsa;
 pub use tilewright_plan::{PlanError, Policy, SpaceOptions, Target, policy};
-pub use tilewright_runtime::{Buffer, Device, Element, RuntimeError};
+pub use tilewright_runtime::{Buffer, Device, DeviceBuffer, Element, Queue, RuntimeError};
 
 /// Anything that can go wrong between an op and its result.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -88,6 +89,25 @@ pub fn cpu_with(options: CpuOptions) -> Result<Engine, Error> {
         reason: e.to_string(),
     })?;
     Ok(Engine::new(Arc::new(device)))
+}
+
+/// An engine on an NVIDIA GPU, by its number. Nothing but the driver is needed, and it is asked for
+/// here for the first time.
+///
+/// ```
+/// match tilewright::cuda(0) {
+///     Ok(gpu) => println!("{}", gpu.device().capabilities().model),
+///     Err(error) => println!("{error}"),
+/// }
+/// ```
+///
+/// Tensors in host memory are copied to the GPU and back by each `run`. To keep them there, make
+/// [`DeviceBuffer`]s on the device's queue and [`bind`](Compiled::bind) the launch to them.
+///
+/// # Errors
+/// [`RuntimeError::DeviceMissing`] with one sentence where there is no driver or no such GPU.
+pub fn cuda(ordinal: u32) -> Result<Engine, Error> {
+    Ok(Engine::new(Arc::new(CudaDevice::open(ordinal)?)))
 }
 
 /// Parses and verifies the text of a tile program.

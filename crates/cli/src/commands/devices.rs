@@ -7,9 +7,6 @@ use crate::machine;
 use serde::Serialize;
 use tilewright_runtime::memory::human;
 
-/// Names of every device that the command knows.
-const NAMES: [&str; 3] = ["cpu", "cuda", "metal"];
-
 #[derive(Serialize)]
 struct Devices {
     schema: &'static str,
@@ -34,7 +31,7 @@ struct DeviceObject {
 /// # Errors
 /// The output can't be written. A device that isn't available is part of the answer.
 pub fn run(args: &DevicesArgs) -> Result<(), CliError> {
-    let devices = NAMES.map(describe).into_iter().collect();
+    let devices = machine::device_names().iter().map(|name| describe(name)).collect();
     let all = Devices { schema: "tilewright-devices-v1", devices };
     if args.json { print_json(&all) } else { print(&all.text()) }
 }

@@ -6,12 +6,16 @@ use crate::args::{Emit, ShowArgs};
 use crate::error::CliError;
 use crate::machine;
 use crate::request::Request;
+use tilewright_cuda::PtxTarget;
 use tilewright_engine::Engine;
 use tilewright_ir::{analysis, text};
 use tilewright_kernel::text::print as print_kernel;
-use tilewright_metal::{Options, emit};
+use tilewright_metal::Options;
 use tilewright_plan::mapping::MatrixBasis;
 use tilewright_plan::{PlanError, Target};
+
+/// What the names of NVIDIA's GPUs begin with.
+const NVIDIA: &str = "nvidia-";
 
 /// Runs the command.
 ///
@@ -31,6 +35,12 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
         return Err(CliError::Usage(format!(
             "machine code is shown for the CPU of this machine, not for target `{}`; --emit \
              kernel shows its kernel",
+            args.target
+        )));
+    }
+    if args.emit == Emit::Ptx && !args.target.starts_with(NVIDIA) {
+        return Err(CliError::Usage(format!(
+            "PTX is for NVIDIA GPUs, not for target `{}`: add --target nvidia-h200",
             args.target
         )));
     }
@@ -62,7 +72,7 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
             let compiled = Engine::new(device).compile(&plan)?;
             print(&compiled.handle().executable().disassembly())
         }
-        Emit::Kernel | Emit::Msl | Emit::Program | Emit::Facts => {
+        Emit::Kernel | Emit::Msl | Emit::Ptx | Emit::Program | Emit::Facts => {
             let lowered = match plan.general {
                 Some(_) => plan.lower_general(),
                 None => plan.lower(winner()?),
@@ -70,10 +80,16 @@ pub fn run(args: &ShowArgs) -> Result<(), CliError> {
             let lowered = lowered.map_err(CliError::usage)?;
             let mut texts = Vec::new();
             for kernel in &lowered.launches {
-                texts.push(if args.emit == Emit::Msl {
-                    emit(kernel, &Options::default()).map_err(CliError::usage)?.text
-                } else {
-                    print_kernel(kernel)
+                texts.push(match args.emit {
+                    Emit::Msl => {
+                        let msl = tilewright_metal::emit(kernel, &Options::default());
+                        msl.map_err(CliError::usage)?.text
+                    }
+                    Emit::Ptx => {
+                        let ptx = tilewright_cuda::emit(kernel, PtxTarget::BASE);
+                        ptx.map_err(CliError::usage)?.text
+                    }
+                    _ => print_kernel(kernel),
                 });
             }
             print(&texts.join("\n"))

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tilewright_cuda::Ptx;
 use tilewright_cuda::driver::Context;
+use tilewright_cuda::{Ptx, PtxTarget};
 
 use crate::case::Error;
 use crate::search::median;
@@ -38,6 +38,7 @@ pub fn copy(context: &Arc<Context>, bytes: u64) -> Result<Value, Error> {
                 ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry copy(.param .u64 a, .param .u64 b)\n.maxntid {threads},1,1\n{{\n    .reg .b32 %r<200>;\n    .reg .b64 %rd<8>;\n    ld.param.u64 %rd1, [a];\n    ld.param.u64 %rd2, [b];\n    cvta.to.global.u64 %rd1, %rd1;\n    cvta.to.global.u64 %rd2, %rd2;\n    mov.u32 %r1, %ctaid.x;\n    mov.u32 %r2, %tid.x;\n    mul.wide.u32 %rd3, %r1, {};\n    mul.wide.u32 %rd4, %r2, 16;\n    add.s64 %rd3, %rd3, %rd4;\n    add.s64 %rd1, %rd1, %rd3;\n    add.s64 %rd2, %rd2, %rd3;\n{body}    ret;\n}}\n",
                 threads * 16 * unroll
             ),
+            target: PtxTarget::BASE,
             entry: "copy".into(),
             threads,
             shared_bytes: 0,
@@ -82,6 +83,7 @@ pub fn empty(context: &Arc<Context>, groups: u32) -> Result<Value, Error> {
                 .maxntid 128,1,1\n{\n    ret;\n}\n";
     let ptx = Ptx {
         text: text.to_string(),
+        target: PtxTarget::BASE,
         entry: "empty".to_string(),
         threads: 128,
         shared_bytes: 0,

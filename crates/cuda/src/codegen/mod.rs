@@ -45,6 +45,8 @@ impl PtxTarget {
 pub struct Ptx {
     /// The module's text.
     pub text: String,
+    /// What the text is for: the lowest target that the kernel needs.
+    pub target: PtxTarget,
     /// Name of the entry.
     pub entry: String,
     /// Threads per group.
@@ -119,6 +121,7 @@ pub fn emit_resident(
     let body = emitter.finish();
     Ok(Ptx {
         text: module(kernel, target, threads as u32, resident, &body),
+        target,
         entry: kernel.name.clone(),
         threads: threads as u32,
         shared_bytes: memory::shared_offset(kernel, None),
