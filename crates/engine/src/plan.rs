@@ -8,9 +8,9 @@ use tilewright_ir::analysis;
 use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::program::Extent;
 use tilewright_ir::verify::verify;
-use tilewright_kernel::lower::{self, LowerError, Lowered};
+use tilewright_kernel::lower::{self, LowerError, Lowered, Tail};
 use tilewright_plan::hash::Canonical;
-use tilewright_plan::mapping::Mapping;
+use tilewright_plan::mapping::{Mapping, MatrixBasis};
 use tilewright_plan::ranking::{Ranking, describe};
 use tilewright_plan::{Hash256, PlanError, Policy, Request, Rule, SpaceOptions, Target, policy};
 
@@ -134,9 +134,15 @@ impl Plan {
 
     fn lower_options(&self) -> lower::Options {
         match self.target.gpu_facts() {
-            Some(gpu) => {
-                lower::Options { shared_limit: gpu.shared_bytes, ..lower::Options::default() }
-            }
+            Some(gpu) => lower::Options {
+                shared_limit: gpu.shared_bytes,
+                // A simdgroup branches; other machines mask.
+                tail: match gpu.matrix.contains(&MatrixBasis::Simdgroup) {
+                    true => Tail::Packs,
+                    false => Tail::Guards,
+                },
+                ..lower::Options::default()
+            },
             None => lower::Options::default(),
         }
     }

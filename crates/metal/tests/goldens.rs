@@ -7,6 +7,7 @@ use std::path::Path;
 
 use common::*;
 use tilewright_ir::DType;
+use tilewright_ir::ops::{self, EpilogueStep, OpRequest, Trans};
 use tilewright_metal::Module;
 use tilewright_plan::SpaceOptions;
 
@@ -26,12 +27,31 @@ fn planned(op: &str, shape: &[u64], dtype: DType, policy: &str, options: SpaceOp
     module(&candidate_kernel(&program, winner))
 }
 
+/// As [`planned`], of a product with options.
+fn product(request: &OpRequest, policy: &str, options: SpaceOptions) -> Module {
+    let program = ops::build("gemm", request).unwrap_or_else(|e| panic!("{e}"));
+    let ranking = ranked(&program, policy, options);
+    let winner = ranking.winner().unwrap_or_else(|e| panic!("{request:?}: {e}"));
+    module(&candidate_kernel(&program, winner))
+}
+
 fn cases() -> Vec<(&'static str, Module)> {
     use DType::{BF16, F16, F32};
     let rows = "reduction-v1";
     let cached = |n| SpaceOptions { cache: Some(true), ..threads(n) };
     let (mpp, fragments) = ("matrix-mpp-v2", "matrix-simdgroup-v1");
+    let shaped = OpRequest::shaped(F32, &[64, 64, 64]);
+    let transposed = OpRequest { trans: Trans::Tt, ..shaped.clone() };
+    let epilogue = vec![EpilogueStep::Bias, EpilogueStep::Gelu, EpilogueStep::Residual];
+    let fused = OpRequest { epilogue, alpha: 2.0, ..OpRequest::shaped(F16, &[40, 48, 64]) };
     vec![
+        ("gemm_64x64x64_tt_simdgroup", product(&transposed, fragments, block([32, 32, 32], 64))),
+        ("gemm_64x64x64_tt_mpp_views", product(&transposed, mpp, block([32, 32, 32], 64))),
+        ("gemm_40x48x64_f16_epilogue_mpp", product(&fused, mpp, block([32, 32, 32], 64))),
+        (
+            "gemm_40x48x64_f16_epilogue_simdgroup",
+            product(&fused, fragments, block([32, 32, 32], 64)),
+        ),
         ("softmax_3x769_t96", planned("softmax", &[3, 769], F32, rows, threads(96))),
         ("softmax_3x769_t96_cache", planned("softmax", &[3, 769], F32, rows, cached(96))),
         ("softmax_2x768_t32", planned("softmax", &[2, 768], F32, rows, threads(32))),

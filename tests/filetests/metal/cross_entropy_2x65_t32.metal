@@ -26,32 +26,55 @@ void cross_entropy(
 {
     const int group0 = int(group_id.x);
     const int lane = int(lane_id);
+    const bool v11 = lane < 16;
     const int v12 = group0 * 65;
-    const float v13 = (lane < 17) ? x[v12 + (lane * 4)] : 0.0f;
-    const int v14 = v12 + 1;
-    const float v15 = (lane < 16) ? x[v14 + (lane * 4)] : 0.0f;
-    const int v16 = v12 + 2;
-    const float v17 = (lane < 16) ? x[v16 + (lane * 4)] : 0.0f;
-    const int v18 = v12 + 3;
-    const float v19 = (lane < 16) ? x[v18 + (lane * 4)] : 0.0f;
-    const int v21 = lane * 4;
-    const bool v22 = v21 < 65;
-    const float v23 = v22 ? tw_max((-INFINITY), v13) : (-INFINITY);
-    const bool v26 = (v21 + 1) < 65;
-    const float v27 = v26 ? tw_max(v23, v15) : v23;
-    const bool v30 = (v21 + 2) < 65;
-    const float v31 = v30 ? tw_max(v27, v17) : v27;
-    const bool v34 = (v21 + 3) < 65;
-    const float v36 = tw_simd_max(v34 ? tw_max(v31, v19) : v31);
-    const float v37 = (lane < 17) ? x[v12 + (lane * 4)] : 0.0f;
-    const float v38 = (lane < 16) ? x[v14 + (lane * 4)] : 0.0f;
-    const float v39 = (lane < 16) ? x[v16 + (lane * 4)] : 0.0f;
-    const float v40 = (lane < 16) ? x[v18 + (lane * 4)] : 0.0f;
-    const float v50 = v22 ? (0.0f + precise::exp(v37 - v36)) : 0.0f;
-    const float v52 = v26 ? (v50 + precise::exp(v38 - v36)) : v50;
-    const float v54 = v30 ? (v52 + precise::exp(v39 - v36)) : v52;
-    const float v57 = simd_sum(v34 ? (v54 + precise::exp(v40 - v36)) : v54);
-    const int v60 = label[group0];
-    const float v66 = ((v60 < 65) && (v60 >= 0)) ? x[long(v12) + v60] : NAN;
-    if (lane < 1) loss[group0] = (precise::log(v57) + v36) - v66;
+    const int v13 = v12 + 1;
+    const int v14 = v12 + 2;
+    const int v15 = v12 + 3;
+    const bool v16 = lane == 16;
+    const int v17 = lane * 4;
+    float v29;
+    if (v11) {
+        const float v18 = x[v12 + (lane * 4)];
+        const float v19 = x[v13 + (lane * 4)];
+        const float v20 = x[v14 + (lane * 4)];
+        const float v21 = x[v15 + (lane * 4)];
+        const float v25 = tw_max((-INFINITY), tw_max(tw_max(v18, v19), tw_max(v20, v21)));
+        v29 = v25;
+    } else {
+        float v28;
+        if (v16) {
+            const float v26 = x[v12 + v17];
+            const float v27 = tw_max((-INFINITY), v26);
+            v28 = v27;
+        } else {
+            v28 = (-INFINITY);
+        }
+        v29 = v28;
+    }
+    const float v30 = tw_simd_max(v29);
+    float v52;
+    if (v11) {
+        const float v31 = x[v12 + (lane * 4)];
+        const float v32 = x[v13 + (lane * 4)];
+        const float v33 = x[v14 + (lane * 4)];
+        const float v34 = x[v15 + (lane * 4)];
+        const float v45 = (precise::exp(v31 - v30) + precise::exp(v32 - v30)) + (precise::exp(v33 - v30) + precise::exp(v34 - v30));
+        const float v46 = 0.0f + v45;
+        v52 = v46;
+    } else {
+        float v51;
+        if (v16) {
+            const float v47 = x[v12 + v17];
+            const float v50 = 0.0f + precise::exp(v47 - v30);
+            v51 = v50;
+        } else {
+            v51 = 0.0f;
+        }
+        v52 = v51;
+    }
+    const float v53 = simd_sum(v52);
+    const int v56 = label[group0];
+    const float v62 = ((v56 < 65) && (v56 >= 0)) ? x[long(v12) + v56] : NAN;
+    if (lane < 1) loss[group0] = (precise::log(v53) + v30) - v62;
 }

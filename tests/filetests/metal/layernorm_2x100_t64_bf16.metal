@@ -21,78 +21,75 @@ void layernorm(
     threadgroup float add[2];
     threadgroup float add2[2];
     float sub[4];
-    const int v13 = subgroup * 128;
-    const int v14 = 100 - v13;
-    const int v16 = v13 + (group0 * 100);
-    const int v18 = (v14 + 3) / 4;
-    const bfloat v19 = (lane < v18) ? x[v16 + (lane * 4)] : bfloat(0.0f);
-    const int v20 = v16 + 1;
-    const int v22 = (v14 + 2) / 4;
-    const bfloat v23 = (lane < v22) ? x[v20 + (lane * 4)] : bfloat(0.0f);
-    const int v24 = v16 + 2;
-    const int v26 = (v14 + 1) / 4;
-    const bfloat v27 = (lane < v26) ? x[v24 + (lane * 4)] : bfloat(0.0f);
-    const int v28 = v16 + 3;
-    const int v29 = v14 / 4;
-    const bfloat v30 = (lane < v29) ? x[v28 + (lane * 4)] : bfloat(0.0f);
-    const int v36 = lane * 4;
-    const bool v37 = v36 < v14;
-    const float v38 = v37 ? (0.0f + float(v19)) : 0.0f;
-    const bool v41 = (v36 + 1) < v14;
-    const float v42 = v41 ? (v38 + float(v23)) : v38;
-    const bool v45 = (v36 + 2) < v14;
-    const float v46 = v45 ? (v42 + float(v27)) : v42;
-    const bool v49 = (v36 + 3) < v14;
-    const float v51 = simd_sum(v49 ? (v46 + float(v30)) : v46);
-    if (lane < 1) add[subgroup] = v51;
-    threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float v52 = (lane < 2) ? add[lane] : 0.0f;
-    const float v53 = simd_sum(v52);
-    const float v54 = v53 / 100.0f;
-    const bfloat v55 = (lane < v18) ? x[v16 + (lane * 4)] : bfloat(0.0f);
-    const bfloat v56 = (lane < v22) ? x[v20 + (lane * 4)] : bfloat(0.0f);
-    const bfloat v57 = (lane < v26) ? x[v24 + (lane * 4)] : bfloat(0.0f);
-    const bfloat v58 = (lane < v29) ? x[v28 + (lane * 4)] : bfloat(0.0f);
-    if (((lane * 4) + 3) < v14) {
-        sub[0] = float(v55) - v54;
-        sub[1] = float(v56) - v54;
-        sub[2] = float(v57) - v54;
-        sub[3] = float(v58) - v54;
-    } else if ((lane * 4) < v14) {
-        sub[0] = float(v55) - v54;
-        if (((lane * 4) + 1) < v14) sub[1] = float(v56) - v54;
-        if (((lane * 4) + 2) < v14) sub[2] = float(v57) - v54;
+    const bool v16 = (lane + (subgroup * 32)) < 25;
+    const int v17 = subgroup * 128;
+    const int v19 = v17 + (group0 * 100);
+    const int v20 = v19 + 1;
+    const int v21 = v19 + 2;
+    const int v22 = v19 + 3;
+    float v35;
+    if (v16) {
+        const bfloat v23 = x[v19 + (lane * 4)];
+        const bfloat v24 = x[v20 + (lane * 4)];
+        const bfloat v25 = x[v21 + (lane * 4)];
+        const bfloat v26 = x[v22 + (lane * 4)];
+        const float v34 = 0.0f + ((float(v23) + float(v24)) + (float(v25) + float(v26)));
+        v35 = v34;
+    } else {
+        v35 = 0.0f;
     }
-    const float v67 = ((lane * 4) < v14) ? sub[0] : 0.0f;
-    const float v68 = (((lane * 4) + 1) < v14) ? sub[1] : 0.0f;
-    const float v69 = (((lane * 4) + 2) < v14) ? sub[2] : 0.0f;
-    const float v70 = (((lane * 4) + 3) < v14) ? sub[3] : 0.0f;
-    const float v72 = v37 ? fma(v67, v67, 0.0f) : 0.0f;
-    const float v74 = v41 ? fma(v68, v68, v72) : v72;
-    const float v76 = v45 ? fma(v69, v69, v74) : v74;
-    const float v79 = simd_sum(v49 ? fma(v70, v70, v76) : v76);
-    if (lane < 1) add2[subgroup] = v79;
+    const float v36 = simd_sum(v35);
+    if (lane < 1) add[subgroup] = v36;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float v80 = (lane < 2) ? add2[lane] : 0.0f;
-    const float v81 = simd_sum(v80);
-    const float v84 = precise::sqrt((v81 / 100.0f) + 1e-5f);
-    const float v85 = ((lane * 4) < v14) ? sub[0] : 0.0f;
-    const float v86 = (((lane * 4) + 1) < v14) ? sub[1] : 0.0f;
-    const float v87 = (((lane * 4) + 2) < v14) ? sub[2] : 0.0f;
-    const float v88 = (((lane * 4) + 3) < v14) ? sub[3] : 0.0f;
-    const bfloat v93 = (lane < v18) ? gamma[v13 + (lane * 4)] : bfloat(0.0f);
-    const int v94 = v13 + 1;
-    const bfloat v95 = (lane < v22) ? gamma[v94 + (lane * 4)] : bfloat(0.0f);
-    const int v96 = v13 + 2;
-    const bfloat v97 = (lane < v26) ? gamma[v96 + (lane * 4)] : bfloat(0.0f);
-    const int v98 = v13 + 3;
-    const bfloat v99 = (lane < v29) ? gamma[v98 + (lane * 4)] : bfloat(0.0f);
-    const bfloat v108 = (lane < v18) ? beta[v13 + (lane * 4)] : bfloat(0.0f);
-    const bfloat v109 = (lane < v22) ? beta[v94 + (lane * 4)] : bfloat(0.0f);
-    const bfloat v110 = (lane < v26) ? beta[v96 + (lane * 4)] : bfloat(0.0f);
-    const bfloat v111 = (lane < v29) ? beta[v98 + (lane * 4)] : bfloat(0.0f);
-    if (lane < v18) y[v16 + (lane * 4)] = bfloat(((v85 / v84) * float(v93)) + float(v108));
-    if (lane < v22) y[v20 + (lane * 4)] = bfloat(((v86 / v84) * float(v95)) + float(v109));
-    if (lane < v26) y[v24 + (lane * 4)] = bfloat(((v87 / v84) * float(v97)) + float(v110));
-    if (lane < v29) y[v28 + (lane * 4)] = bfloat(((v88 / v84) * float(v99)) + float(v111));
+    const float v37 = (lane < 2) ? add[lane] : 0.0f;
+    const float v38 = simd_sum(v37);
+    const float v39 = v38 / 100.0f;
+    if (v16) {
+        const bfloat v40 = x[v19 + (lane * 4)];
+        const bfloat v41 = x[v20 + (lane * 4)];
+        const bfloat v42 = x[v21 + (lane * 4)];
+        const bfloat v43 = x[v22 + (lane * 4)];
+        sub[0] = float(v40) - v39;
+        sub[1] = float(v41) - v39;
+        sub[2] = float(v42) - v39;
+        sub[3] = float(v43) - v39;
+    }
+    float v60;
+    if (v16) {
+        const float v52 = sub[0];
+        const float v53 = sub[1];
+        const float v54 = sub[2];
+        const float v55 = sub[3];
+        const float v59 = fma(v55, v55, fma(v54, v54, fma(v53, v53, fma(v52, v52, 0.0f))));
+        v60 = v59;
+    } else {
+        v60 = 0.0f;
+    }
+    const float v61 = simd_sum(v60);
+    if (lane < 1) add2[subgroup] = v61;
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    const float v62 = (lane < 2) ? add2[lane] : 0.0f;
+    const float v63 = simd_sum(v62);
+    const float v66 = precise::sqrt((v63 / 100.0f) + 1e-5f);
+    const int v67 = v17 + 1;
+    const int v68 = v17 + 2;
+    const int v69 = v17 + 3;
+    if (v16) {
+        const float v70 = sub[0];
+        const float v71 = sub[1];
+        const float v72 = sub[2];
+        const float v73 = sub[3];
+        const bfloat v78 = gamma[v17 + (lane * 4)];
+        const bfloat v79 = gamma[v67 + (lane * 4)];
+        const bfloat v80 = gamma[v68 + (lane * 4)];
+        const bfloat v81 = gamma[v69 + (lane * 4)];
+        const bfloat v90 = beta[v17 + (lane * 4)];
+        const bfloat v91 = beta[v67 + (lane * 4)];
+        const bfloat v92 = beta[v68 + (lane * 4)];
+        const bfloat v93 = beta[v69 + (lane * 4)];
+        y[v19 + (lane * 4)] = bfloat(((v70 / v66) * float(v78)) + float(v90));
+        y[v20 + (lane * 4)] = bfloat(((v71 / v66) * float(v79)) + float(v91));
+        y[v21 + (lane * 4)] = bfloat(((v72 / v66) * float(v80)) + float(v92));
+        y[v22 + (lane * 4)] = bfloat(((v73 / v66) * float(v81)) + float(v93));
+    }
 }

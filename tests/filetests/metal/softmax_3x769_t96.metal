@@ -30,110 +30,87 @@ void softmax(
     threadgroup float max_[3];
     threadgroup float add[3];
     float exp[9];
-    const int v17 = subgroup * 128;
-    const int v19 = v17 + (group0 * 769);
-    float v21 = (-INFINITY);
-    for (int v20 = 0; v20 < 2; ++v20) {
-        const int v23 = v19 + (v20 * 384);
-        const float v24 = x[v23 + (lane * 4)];
-        const float v26 = x[(v23 + 1) + (lane * 4)];
-        const float v28 = x[(v23 + 2) + (lane * 4)];
-        const float v30 = x[(v23 + 3) + (lane * 4)];
-        const float v34 = tw_max(v21, tw_max(tw_max(v24, v26), tw_max(v28, v30)));
-        v21 = v34;
+    const int v17 = group0 * 769;
+    const int v18 = (subgroup * 128) + v17;
+    float v20 = (-INFINITY);
+    for (int v19 = 0; v19 < 2; ++v19) {
+        const int v22 = v18 + (v19 * 384);
+        const float v23 = x[v22 + (lane * 4)];
+        const float v25 = x[(v22 + 1) + (lane * 4)];
+        const float v27 = x[(v22 + 2) + (lane * 4)];
+        const float v29 = x[(v22 + 3) + (lane * 4)];
+        const float v33 = tw_max(v20, tw_max(tw_max(v23, v25), tw_max(v27, v29)));
+        v20 = v33;
     }
-    const int v36 = 1 - v17;
-    const int v37 = v19 + 768;
-    const int v39 = (v36 + 3) / 4;
-    const float v40 = (lane < v39) ? x[v37 + (lane * 4)] : 0.0f;
-    const int v41 = v19 + 769;
-    const int v43 = (v36 + 2) / 4;
-    const float v44 = (lane < v43) ? x[v41 + (lane * 4)] : 0.0f;
-    const int v45 = v19 + 770;
-    const int v47 = (v36 + 1) / 4;
-    const float v48 = (lane < v47) ? x[v45 + (lane * 4)] : 0.0f;
-    const int v49 = v19 + 771;
-    const int v50 = v36 / 4;
-    const float v51 = (lane < v50) ? x[v49 + (lane * 4)] : 0.0f;
-    const int v53 = lane * 4;
-    const bool v54 = v53 < v36;
-    const float v55 = v54 ? tw_max(v21, v40) : v21;
-    const bool v58 = (v53 + 1) < v36;
-    const float v59 = v58 ? tw_max(v55, v44) : v55;
-    const bool v62 = (v53 + 2) < v36;
-    const float v63 = v62 ? tw_max(v59, v48) : v59;
-    const bool v66 = (v53 + 3) < v36;
-    const float v68 = tw_simd_max(v66 ? tw_max(v63, v51) : v63);
-    if (lane < 1) max_[subgroup] = v68;
+    const int v36 = lane + (subgroup * 32);
+    const bool v37 = v36 == 0;
+    const int v39 = (v36 * 4) + 768;
+    float v42;
+    if (v37) {
+        const float v40 = x[v17 + v39];
+        const float v41 = tw_max(v20, v40);
+        v42 = v41;
+    } else {
+        v42 = v20;
+    }
+    const float v43 = tw_simd_max(v42);
+    if (lane < 1) max_[subgroup] = v43;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float v69 = (lane < 3) ? max_[lane] : (-INFINITY);
-    const float v70 = tw_simd_max(v69);
+    const float v44 = (lane < 3) ? max_[lane] : (-INFINITY);
+    const float v45 = tw_simd_max(v44);
     #pragma clang loop unroll(full)
-    for (int v71 = 0; v71 < 2; ++v71) {
-        const int v74 = v19 + (v71 * 384);
-        const float v75 = x[v74 + (lane * 4)];
-        const float v77 = x[(v74 + 1) + (lane * 4)];
-        const float v79 = x[(v74 + 2) + (lane * 4)];
-        const float v81 = x[(v74 + 3) + (lane * 4)];
-        exp[v71 * 4] = precise::exp(v75 - v70);
-        exp[(v71 * 4) + 1] = precise::exp(v77 - v70);
-        exp[(v71 * 4) + 2] = precise::exp(v79 - v70);
-        exp[(v71 * 4) + 3] = precise::exp(v81 - v70);
+    for (int v46 = 0; v46 < 2; ++v46) {
+        const int v49 = v18 + (v46 * 384);
+        const float v50 = x[v49 + (lane * 4)];
+        const float v52 = x[(v49 + 1) + (lane * 4)];
+        const float v54 = x[(v49 + 2) + (lane * 4)];
+        const float v56 = x[(v49 + 3) + (lane * 4)];
+        exp[v46 * 4] = precise::exp(v50 - v45);
+        exp[(v46 * 4) + 1] = precise::exp(v52 - v45);
+        exp[(v46 * 4) + 2] = precise::exp(v54 - v45);
+        exp[(v46 * 4) + 3] = precise::exp(v56 - v45);
     }
-    const float v90 = (lane < v39) ? x[v37 + (lane * 4)] : 0.0f;
-    const float v91 = (lane < v43) ? x[v41 + (lane * 4)] : 0.0f;
-    const float v92 = (lane < v47) ? x[v45 + (lane * 4)] : 0.0f;
-    const float v93 = (lane < v50) ? x[v49 + (lane * 4)] : 0.0f;
-    if (((lane * 4) + 3) < v36) {
-        exp[8] = precise::exp(v90 - v70);
-        exp[9] = precise::exp(v91 - v70);
-        exp[10] = precise::exp(v92 - v70);
-        exp[11] = precise::exp(v93 - v70);
-    } else if ((lane * 4) < v36) {
-        exp[8] = precise::exp(v90 - v70);
-        if (((lane * 4) + 1) < v36) exp[9] = precise::exp(v91 - v70);
-        if (((lane * 4) + 2) < v36) exp[10] = precise::exp(v92 - v70);
+    if (v37) {
+        const float v65 = x[v17 + v39];
+        exp[8] = precise::exp(v65 - v45);
     }
-    float v103 = 0.0f;
+    float v69 = 0.0f;
     #pragma clang loop unroll(full)
-    for (int v102 = 0; v102 < 2; ++v102) {
-        const float v105 = exp[v102 * 4];
-        const float v106 = exp[(v102 * 4) + 1];
-        const float v107 = exp[(v102 * 4) + 2];
-        const float v108 = exp[(v102 * 4) + 3];
-        const float v112 = v103 + ((v105 + v106) + (v107 + v108));
-        v103 = v112;
+    for (int v68 = 0; v68 < 2; ++v68) {
+        const float v71 = exp[v68 * 4];
+        const float v72 = exp[(v68 * 4) + 1];
+        const float v73 = exp[(v68 * 4) + 2];
+        const float v74 = exp[(v68 * 4) + 3];
+        const float v78 = v69 + ((v71 + v72) + (v73 + v74));
+        v69 = v78;
     }
-    const float v114 = ((lane * 4) < v36) ? exp[8] : 0.0f;
-    const float v115 = (((lane * 4) + 1) < v36) ? exp[9] : 0.0f;
-    const float v116 = (((lane * 4) + 2) < v36) ? exp[10] : 0.0f;
-    const float v117 = (((lane * 4) + 3) < v36) ? exp[11] : 0.0f;
-    const float v119 = v54 ? (v103 + v114) : v103;
-    const float v121 = v58 ? (v119 + v115) : v119;
-    const float v123 = v62 ? (v121 + v116) : v121;
-    const float v126 = simd_sum(v66 ? (v123 + v117) : v123);
-    if (lane < 1) add[subgroup] = v126;
+    float v82;
+    if (v37) {
+        const float v80 = exp[8];
+        const float v81 = v69 + v80;
+        v82 = v81;
+    } else {
+        v82 = v69;
+    }
+    const float v83 = simd_sum(v82);
+    if (lane < 1) add[subgroup] = v83;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float v127 = (lane < 3) ? add[lane] : 0.0f;
-    const float v128 = simd_sum(v127);
+    const float v84 = (lane < 3) ? add[lane] : 0.0f;
+    const float v85 = simd_sum(v84);
     #pragma clang loop unroll(full)
-    for (int v129 = 0; v129 < 2; ++v129) {
-        const float v132 = exp[v129 * 4];
-        const float v133 = exp[(v129 * 4) + 1];
-        const float v134 = exp[(v129 * 4) + 2];
-        const float v135 = exp[(v129 * 4) + 3];
-        const int v140 = v19 + (v129 * 384);
-        y[v140 + (lane * 4)] = v132 / v128;
-        y[(v140 + 1) + (lane * 4)] = v133 / v128;
-        y[(v140 + 2) + (lane * 4)] = v134 / v128;
-        y[(v140 + 3) + (lane * 4)] = v135 / v128;
+    for (int v86 = 0; v86 < 2; ++v86) {
+        const float v89 = exp[v86 * 4];
+        const float v90 = exp[(v86 * 4) + 1];
+        const float v91 = exp[(v86 * 4) + 2];
+        const float v92 = exp[(v86 * 4) + 3];
+        const int v97 = v18 + (v86 * 384);
+        y[v97 + (lane * 4)] = v89 / v85;
+        y[(v97 + 1) + (lane * 4)] = v90 / v85;
+        y[(v97 + 2) + (lane * 4)] = v91 / v85;
+        y[(v97 + 3) + (lane * 4)] = v92 / v85;
     }
-    const float v144 = ((lane * 4) < v36) ? exp[8] : 0.0f;
-    const float v145 = (((lane * 4) + 1) < v36) ? exp[9] : 0.0f;
-    const float v146 = (((lane * 4) + 2) < v36) ? exp[10] : 0.0f;
-    const float v147 = (((lane * 4) + 3) < v36) ? exp[11] : 0.0f;
-    if (lane < v39) y[v37 + (lane * 4)] = v144 / v128;
-    if (lane < v43) y[v41 + (lane * 4)] = v145 / v128;
-    if (lane < v47) y[v45 + (lane * 4)] = v146 / v128;
-    if (lane < v50) y[v49 + (lane * 4)] = v147 / v128;
+    if (v37) {
+        const float v101 = exp[8];
+        y[v17 + v39] = v101 / v85;
+    }
 }

@@ -42,6 +42,8 @@ pub struct Options {
     pub shared_limit: u64,
     /// How the subgroups of a row join their partial results.
     pub join: Join,
+    /// How the last, partial chunk of a row is written.
+    pub tail: Tail,
 }
 
 /// How every lane comes to have the fold of the subgroups' partial results, after they were
@@ -56,10 +58,21 @@ pub enum Join {
     Lane,
 }
 
+/// How the last, partial chunk of a row is written. The elements of every lane are the same.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Tail {
+    /// The code of a whole chunk with every access guarded by count: masks of vectors.
+    #[default]
+    Guards,
+    /// Branches, where the number of columns is known: lanes with a whole pack, the lane with a
+    /// part of one, the others. No access has a guard of its own.
+    Packs,
+}
+
 impl Default for Options {
     /// No limit that a program could reach: what a CPU has.
     fn default() -> Self {
-        Options { shared_limit: 1 << 30, join: Join::default() }
+        Options { shared_limit: 1 << 30, join: Join::default(), tail: Tail::default() }
     }
 }
 
@@ -92,7 +105,7 @@ pub fn lower(
             return Ok(Lowered { launches });
         }
         (Mapping::Rows(mapping), Family::Rows(rows)) => {
-            rows::lower(program, rows, mapping, options.join)?
+            rows::lower(program, rows, mapping, options)?
         }
         (Mapping::Matrix(mapping), Family::Matrix(facts)) => {
             let bound = matrix::bind_blocks(program, facts, mapping.block)?;

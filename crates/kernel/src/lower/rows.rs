@@ -1,15 +1,16 @@
 //! The row family: W workers share one program (a row), element `e` of the columns belongs to
 //! worker `w` with `e = (chunk·W + w)·V + v` (reference system, 5.1).
 //!
-//! Domains run in order. Full chunks have no guard; the last, partial chunk is guarded by count,
-//! so that workers below ⌊r/V⌋ take a full pack, the next one `r mod V` elements, and the others
-//! none (r = N mod W·V). A reduction folds locally, then over the subgroup, then, if the program
+//! Domains run in order. Full chunks have no guard; of the last, partial chunk workers below ⌊r/V⌋
+//! take a full pack, the next one `r mod V` elements, and the others none (r = N mod W·V): by
+//! guards on the count, or by branches (see [`Tail`]). A reduction folds locally, then over the subgroup, then, if the program
 //! has several subgroups, over their partial results in shared memory: one barrier each, because
 //! every reduction has partials of its own. Where a cluster of groups shares a program, every
 //! subgroup writes its partial result to the shared memory of all of them.
 
 mod domains;
 mod reduce;
+mod tail;
 
 use tilewright_ir::Program;
 use tilewright_ir::entity::Id;
@@ -19,7 +20,7 @@ use tilewright_ir::program::{AxisId, MapOp, OrderPolicy};
 use tilewright_plan::mapping::RowMapping;
 
 use super::access::Frame;
-use super::{Context, Join, LowerError, Rule, check_closed_form};
+use super::{Context, Join, LowerError, Options, Rule, Tail, check_closed_form};
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
 
@@ -42,6 +43,7 @@ struct Rows<'a> {
     /// The barrier of the cluster's start, at which the group has arrived and not yet waited.
     start: Option<BarrierId>,
     join: Join,
+    tail: Tail,
 }
 
 fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
@@ -78,7 +80,7 @@ pub(super) fn lower(
     program: &Program,
     facts: &RowFacts,
     mapping: &RowMapping,
-    join: Join,
+    options: &Options,
 ) -> Result<Kernel, LowerError> {
     check(program, mapping)?;
     let groups = mapping.subgroups * mapping.pack;
@@ -97,7 +99,8 @@ pub(super) fn lower(
         subgroup: zero,
         barrier: None,
         start: None,
-        join,
+        join: options.join,
+        tail: options.tail,
     };
     rows.check_in_out()?;
     let origins = rows.cx.grid(u64::from(mapping.pack))?;

@@ -8,7 +8,7 @@ use tilewright_ir::facts::Family;
 use tilewright_ir::ops::{OpRequest, catalog, find};
 use tilewright_ir::program::*;
 use tilewright_kernel::kernel::{Kernel, Op as KernelOp};
-use tilewright_kernel::lower::{Join, LowerError, Lowered, Options, Rule, lower, lower_any};
+use tilewright_kernel::lower::{Join, LowerError, Lowered, Options, Rule, Tail, lower, lower_any};
 use tilewright_kernel::sim::Order;
 use tilewright_plan::mapping::{Mapping, RowMapping};
 
@@ -33,7 +33,10 @@ fn lowered(program: &Program, mapping: RowMapping) -> Result<Lowered, LowerError
 }
 
 fn joined(program: &Program, mapping: RowMapping, join: Join) -> Result<Lowered, LowerError> {
-    let options = Options { join, ..Options::default() };
+    with(program, mapping, Options { join, ..Options::default() })
+}
+
+fn with(program: &Program, mapping: RowMapping, options: Options) -> Result<Lowered, LowerError> {
     lower(program, &facts(program), &Mapping::Rows(mapping), &options)
 }
 
@@ -61,15 +64,15 @@ fn sizes(program: &Program, rows: u64, columns: u64) -> Vec<(String, u64)> {
 
 fn run(op: &str, rows: u64, columns: u64, dtype: DType, m: RowMapping, pad: Option<u64>) {
     let program = program(op, columns, dtype, pad.is_some());
+    let mut forms = vec![(Join::Collective, Tail::Guards), (Join::Collective, Tail::Packs)];
     // One subgroup has nothing to join.
-    let joins: &[Join] = if m.subgroups > 1 && m.cluster == 1 {
-        &[Join::Collective, Join::Lane]
-    } else {
-        &[Join::Collective]
-    };
-    for join in joins {
-        let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?} {join:?}");
-        let kernels = joined(&program, m, *join).unwrap_or_else(|e| panic!("{context}: {e}"));
+    if m.subgroups > 1 && m.cluster == 1 {
+        forms.push((Join::Lane, Tail::Guards));
+    }
+    for (join, tail) in forms {
+        let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?} {join:?} {tail:?}");
+        let options = Options { join, tail, ..Options::default() };
+        let kernels = with(&program, m, options).unwrap_or_else(|e| panic!("{context}: {e}"));
         closed_form(&program, m, &kernels.launches[0], &context);
         let sizes = sizes(&program, rows, columns);
         let dims: Vec<(&str, u64)> = sizes.iter().map(|(n, s)| (n.as_str(), *s)).collect();

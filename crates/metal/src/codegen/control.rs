@@ -84,6 +84,13 @@ impl Emitter<'_> {
 
     /// Gives the carried variables their next values, all at once.
     fn advance(&mut self, carries: &[Carry], variables: &[Variable]) -> Result<(), EmitError> {
+        let fragments: Vec<&String> = variables
+            .iter()
+            .filter_map(|v| match v {
+                Variable::Fragment(name) => Some(name),
+                Variable::Element(_) => None,
+            })
+            .collect();
         let mut assignments = Vec::new();
         for (carry, variable) in carries.iter().zip(variables) {
             match variable {
@@ -93,7 +100,16 @@ impl Emitter<'_> {
                         assignments.push((name.clone(), next.text, carry));
                     }
                 }
-                Variable::Fragment(name) => self.carry_fragment(name, carry.next)?,
+                Variable::Fragment(name) => {
+                    // One assignment after another, so none may read what another has written.
+                    if let Fragment::Variable(next) = self.fragment(carry.next)?
+                        && next != *name
+                        && fragments.contains(&&next)
+                    {
+                        return Err(self.unsupported("fragments that change places in a loop"));
+                    }
+                    self.carry_fragment(name, carry.next)?;
+                }
             }
         }
         let targets: HashSet<String> = assignments.iter().map(|a| a.0.clone()).collect();

@@ -44,6 +44,8 @@ pub(super) struct Operations {
     /// Operands of the first product of each atom.
     sides: HashMap<Atom, [Side; 2]>,
     names: HashMap<(Atom, [Side; 2], bool), String>,
+    /// Number of products of each atom.
+    products: HashMap<Atom, u32>,
     /// Buffers that tensors are over.
     buffers: BTreeSet<ArgId>,
     /// Text at the head of the kernel function.
@@ -62,6 +64,7 @@ impl Operations {
                         (side(kernel, &known, a), side(kernel, &known, b))
                 {
                     operations.sides.entry(atom).or_insert([a_side, b_side]);
+                    *operations.products.entry(atom).or_insert(0) += 1;
                 }
                 operations.tensor_over(a.memory);
                 operations.tensor_over(b.memory);
@@ -225,8 +228,10 @@ impl Emitter<'_> {
         if depth.range.lo < 0 {
             depth = self.index(MapOp::Max, &depth, &Val::int(0))?;
         }
-        // An accumulator that nothing was added to yet is overwritten.
-        let fresh = self.fragment(c)? == Fragment::Fill(0.0) && positive_zero(self.fragment(c)?);
+        // An accumulator that nothing was added to yet is overwritten, if this is the only product:
+        // a destination belongs to one operation, so it can't accumulate by another afterwards.
+        let only = self.operations.products.get(&atom) == Some(&1);
+        let fresh = only && positive_zero(&self.fragment(c)?);
         let operation = self.operation(atom, sides, !fresh);
         let name = if fresh {
             let name = Self::temporary('f', result);
@@ -303,6 +308,6 @@ impl Emitter<'_> {
 }
 
 /// Whether a fill is +0 with its sign clear.
-fn positive_zero(fragment: Fragment) -> bool {
+fn positive_zero(fragment: &Fragment) -> bool {
     matches!(fragment, Fragment::Fill(x) if x.to_bits() == 0)
 }

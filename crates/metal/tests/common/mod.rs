@@ -5,7 +5,7 @@ use tilewright_ir::analysis;
 use tilewright_ir::ops::{self, OpRequest};
 use tilewright_ir::{DType, Program};
 use tilewright_kernel::kernel::Kernel;
-use tilewright_kernel::lower::{self, lower, lower_any};
+use tilewright_kernel::lower::{self, Tail, lower, lower_any};
 use tilewright_metal::{Module, Options, emit};
 use tilewright_plan::mapping::Mapping;
 use tilewright_plan::{Candidate, Ranking, Request, SpaceOptions, Target, plan, policy};
@@ -26,7 +26,7 @@ pub fn ranked(program: &Program, policy: &str, options: SpaceOptions) -> Ranking
 }
 
 fn lowering() -> lower::Options {
-    lower::Options { shared_limit: 32 << 10, ..lower::Options::default() }
+    lower::Options { shared_limit: 32 << 10, tail: Tail::Packs, ..lower::Options::default() }
 }
 
 /// The kernel of a mapping.

@@ -14,7 +14,7 @@ use super::{MAX_SLOTS, Rows};
 use crate::kernel::*;
 use crate::lower::access::{Frame, Pos};
 use crate::lower::eval::operands;
-use crate::lower::{LowerError, Rule, Source};
+use crate::lower::{LowerError, Rule, Source, Tail};
 
 /// Domains that run in one loop.
 pub(super) struct Group {
@@ -244,7 +244,12 @@ impl Rows<'_> {
         if self.cx.b.known(self.columns).is_none_or(|n| !(n as u64).is_multiple_of(chunk)) {
             let begin = self.cx.b.mul(full, size);
             let left = self.cx.b.sub(self.columns, begin);
-            first = self.chunk(group, reductions, full, Some(left), &first)?;
+            first = match (self.tail, self.cx.b.known(left)) {
+                (Tail::Packs, Some(left)) => {
+                    self.tail_packs(group, reductions, full, left, &first)?
+                }
+                _ => self.chunk(group, reductions, full, Some(left), &first)?,
+            };
         }
         first.extend(rest);
         Ok(first)
@@ -286,7 +291,7 @@ impl Rows<'_> {
     }
 
     /// One chunk: W·V elements, or the first `left` of them. Returns the new accumulators.
-    fn chunk(
+    pub(super) fn chunk(
         &mut self,
         group: &Group,
         reductions: &[Reduction],
@@ -304,23 +309,34 @@ impl Rows<'_> {
         frame.axes.extend(self.axis.map(|axis| (axis, Pos::Lanes(begin))));
         frame.slot = Some(b.mul_int(chunk, vector));
         frame.limit = left.map(|left| b.sub(left, skipped));
+        self.domains(group, reductions, &mut frame, partial)
+    }
+
+    /// What the group's domains do with the elements at which the lanes stand.
+    pub(super) fn domains(
+        &mut self,
+        group: &Group,
+        reductions: &[Reduction],
+        frame: &mut Frame,
+        partial: &[ValueId],
+    ) -> Result<Vec<ValueId>, LowerError> {
         let mut next = Vec::new();
         let mut pending = reductions.iter().zip(partial);
         for domain in &group.domains {
             match &domain.kind {
                 DomainKind::Copy(value) | DomainKind::Materialize(value) => {
-                    let values = self.cx.compute(*value, &mut frame)?;
+                    let values = self.cx.compute(*value, frame)?;
                     if let Some(array) = group.stripes.get(value) {
-                        self.cx.write_stripe(*array, &frame, &values);
+                        self.cx.write_stripe(*array, frame, &values);
                     }
                     frame.memo.insert(*value, values);
                 }
                 DomainKind::Reduce(_) => {
                     if let Some((reduction, partial)) = pending.next() {
-                        next.push(self.fold_chunk(reduction, &mut frame, *partial)?);
+                        next.push(self.fold_chunk(reduction, frame, *partial)?);
                     }
                 }
-                DomainKind::Store(op) => self.store(*op, &mut frame)?,
+                DomainKind::Store(op) => self.store(*op, frame)?,
             }
         }
         Ok(next)
