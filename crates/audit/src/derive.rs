@@ -21,7 +21,8 @@ struct Case<'a> {
     paths: Vec<Path>,
     /// Ratios of the incumbent by round; `None` if a round is incomplete.
     gains: Option<Vec<f64>>,
-    metrics: [Option<Vec<f64>>; 2],
+    /// Of batches, single calls and device batches.
+    metrics: [Option<Vec<f64>>; 3],
     floor: Option<f64>,
     sign_p: Option<f64>,
     holm_p: Option<f64>,
@@ -145,15 +146,15 @@ fn case<'a>(
         inside += u64::from((prediction * low..=prediction * high).contains(&label));
     }
 
+    // The metric of labels, times, ratios and verdicts.
+    let own = Metric::of_selection(&protocol.selection)?;
     let value = |round: &Round, path: &str, metric: Metric| {
         let run = round.case(id)?.run(path)?;
         metric.value(&run.timing).filter(|_| run.valid())
     };
     let paths = protocol.paths.get(&label.case.family)?.iter().map(|path| {
-        let times: Vec<f64> = rounds.iter().filter_map(|r| value(r, path, Metric::Batch)).collect();
-        let ratio = |r: &&&Round| {
-            Some(value(r, path, Metric::Batch)? / value(r, CHALLENGER, Metric::Batch)?)
-        };
+        let times: Vec<f64> = rounds.iter().filter_map(|r| value(r, path, own)).collect();
+        let ratio = |r: &&&Round| Some(value(r, path, own)? / value(r, CHALLENGER, own)?);
         Path {
             name: path.clone(),
             rounds: times.len() as u64,
@@ -169,9 +170,9 @@ fn case<'a>(
         };
         (0..protocol.replay.rounds as u64).map(each).collect()
     };
-    let again = every(AGAIN, INCUMBENT, Metric::Batch);
+    let again = every(AGAIN, INCUMBENT, own);
     let complete = again.is_some();
-    let gains = every(INCUMBENT, CHALLENGER, Metric::Batch).filter(|g| complete && !g.is_empty());
+    let gains = every(INCUMBENT, CHALLENGER, own).filter(|g| complete && !g.is_empty());
     let metric = |metric| every(INCUMBENT, CHALLENGER, metric).filter(|_| gains.is_some());
     let floor = again.filter(|_| gains.is_some()).and_then(|ratios| {
         let noise: Vec<f64> = ratios.iter().map(|r| r.ln().abs()).collect();
@@ -194,7 +195,7 @@ fn case<'a>(
         labels,
         half_width: Some((high - low) / 2.0),
         paths: paths.collect(),
-        metrics: [metric(Metric::Single), metric(Metric::Device)],
+        metrics: [metric(Metric::Batch), metric(Metric::Single), metric(Metric::Device)],
         gains,
         floor,
         sign_p,
@@ -236,7 +237,11 @@ fn case_value(case: &Case<'_>, protocol: &ProtocolFile) -> Value {
         "abstains": advice.abstains,
         "paths": paths.collect::<Vec<_>>(),
         "gain": gain(&case.gains),
-        "metrics": {"single": gain(&case.metrics[0]), "device": gain(&case.metrics[1])},
+        "metrics": {
+            "batch": gain(&case.metrics[0]),
+            "single": gain(&case.metrics[1]),
+            "device": gain(&case.metrics[2]),
+        },
         "floor": case.floor,
         "sign_p": case.sign_p,
         "holm_p": case.holm_p,

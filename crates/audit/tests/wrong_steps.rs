@@ -504,3 +504,64 @@ fn the_study_file() {
         assert_eq!(audited("space", &record).failed(), failed);
     }
 }
+
+#[test]
+fn a_cache_of_unknown_rate_sets_no_floor_and_memory_does() {
+    let record = |level: &str| {
+        Record::altered(&|path, v| {
+            if path == "machine.json" {
+                v["ceilings"][0]["bytes_per_second"][level] = Value::Null;
+                // A launch so cheap that transfers set the floors that there are.
+                v["ceilings"][0]["launch_ns"] = json!(0.001);
+            }
+        })
+    };
+    assert_eq!(audited("cache", &record("l2")).failed(), [""; 0]);
+    // Everything lies in memory then.
+    let memory = Record::altered(&|path, v| {
+        if path == "machine.json" {
+            v["identity"]["caches_bytes"] = json!({"l1": 0, "l2": 0, "l3": 0});
+            v["ceilings"][0]["bytes_per_second"]["memory"] = Value::Null;
+        }
+    });
+    assert_eq!(audited("memory", &memory).failed(), ["search.floor"]);
+}
+
+#[test]
+fn labels_and_verdicts_of_a_device_are_of_its_clock() {
+    // Every measurement has device batches of a clock that runs at half the host's speed.
+    let on_device = |path: &str, v: &mut Value| {
+        fn clocks(value: &mut Value) {
+            match value {
+                Value::Object(members) => {
+                    if members.get("batch_ns").is_some_and(Value::is_array) {
+                        let half = |ns: &Value| json!(ns.as_u64().unwrap() / 2);
+                        let batches = members["batch_ns"].as_array().unwrap();
+                        members["device_ns"] = batches.iter().map(half).collect();
+                        members["device_repetitions"] = members["repetitions"].clone();
+                    }
+                    members.values_mut().for_each(clocks);
+                }
+                Value::Array(items) => items.iter_mut().for_each(clocks),
+                _ => {}
+            }
+        }
+        if path.starts_with("replay/") {
+            clocks(v);
+        }
+    };
+    // Device clocks that nobody selects by are only reported.
+    let record = Record::altered(&|path, v| on_device(path, v));
+    let failed = audited("device", &record).failed();
+    assert_eq!(failed, ["results.ratios"], "the results don't have the device's gains");
+    // A selection by the device's clock changes what every figure is of.
+    let record = Record::altered(&|path, v| {
+        if path == "protocol.json" {
+            v["selection"] = json!("device");
+        }
+    });
+    let failed = audited("selection", &record).failed();
+    for rule in ["study.protocol", "frozen.labels", "results.verdicts"] {
+        assert!(failed.contains(&rule), "{failed:?}");
+    }
+}

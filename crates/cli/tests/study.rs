@@ -246,6 +246,8 @@ fn bad_input_is_one_sentence() {
     study("spilled", "6x80", "3x64").fails(2, "is a training shape, too");
     study("op", "\"gemm\"", "\"bgemm\"").fails(2, "batched");
     study("metric", "rounds = 2", "rounds = 2\nmetric = \"speed\"").fails(2, "speed");
+    let clock = "rounds = 2\nmetric = \"device\"";
+    study("clock", "rounds = 2", clock).fails(2, "a clock of its own");
     study("single", "rounds = 2", "rounds = 2\nmetric = \"single\"").fails(2, "single_samples");
     study("control", "\"mkl\"", "\"cudnn\"").fails(2, "unknown control `cudnn`");
     study("device", "device = \"cpu\"", "device = \"gpu\"").fails(2, "unknown device `gpu`");

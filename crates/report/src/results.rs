@@ -39,6 +39,7 @@ pub struct PathResult {
 
 #[derive(Clone, Debug, Deserialize)]
 pub struct Metrics {
+    pub batch: Option<Spread>,
     pub single: Option<Spread>,
     pub device: Option<Spread>,
 }

@@ -3,7 +3,7 @@
 use crate::Report;
 use crate::answer::{at_most, is_control};
 use crate::format::{coefficient, or_dash, percent, plain, ratio, short, time};
-use crate::results::{Choice, Spread};
+use crate::results::{Choice, Metrics, Spread};
 use crate::table::{Cell, Table, Tone};
 use std::collections::BTreeMap;
 use tilewright_audit::record::Search;
@@ -69,10 +69,15 @@ fn cases(report: &Report) -> Table {
             "predicted",
             "shortlist",
             "in interval",
+            "end-to-end gain",
             "single-call gain",
             "device gain",
         ],
     );
+    // Where labels are of batches, the gain itself is that of whole batches.
+    let metric = report.record.protocol.as_ref().map_or("batch", |p| p.selection.as_str());
+    let batches = matches!(metric, "batch" | "model");
+    let end_to_end = |metrics: &'_ Metrics| metrics.batch.clone().filter(|_| !batches);
     for case in &report.results.cases {
         let time_of = |path: &str| or_dash(case.path(path).and_then(|p| p.time_us), time);
         let tone = match case.verdict.as_str() {
@@ -102,6 +107,7 @@ fn cases(report: &Report) -> Table {
             Cell::number(ratio(case.predicted_gain)),
             Cell::number(case.shortlist.to_string()),
             Cell::number(format!("{}/{}", case.coverage.inside, case.coverage.labels)),
+            Cell::number(or_dash(end_to_end(&case.metrics), |s| ratio(s.median))),
             Cell::number(or_dash(case.metrics.single.as_ref(), |s| ratio(s.median))),
             Cell::number(or_dash(case.metrics.device.as_ref(), |s| ratio(s.median))),
         ]);
@@ -349,6 +355,7 @@ fn provenance(report: &Report) -> Table {
                 p.buffers
             )
         };
+        add("metric of labels, times and verdicts", p.selection.clone());
         add("labels", protocol(&p.labels));
         add("replay", protocol(&p.replay));
     }

@@ -320,6 +320,7 @@ fn interleaved(
     order: &[usize],
     n: usize,
 ) -> Result<Vec<Option<f64>>, StudyError> {
+    let metric = bench.study.metric.of_labels();
     let mut all: Vec<Option<Samples>> = vec![None; n];
     for slot in order {
         all[*slot] = bench.start(*slot, protocol)?.ok();
@@ -327,13 +328,20 @@ fn interleaved(
     for _ in 0..protocol.samples {
         for slot in order {
             let Some(samples) = &mut all[*slot] else { continue };
-            match bench.batch(*slot, samples.repetitions)? {
-                Ok(ns) => samples.batch_ns.push(ns),
+            let on_device = samples.device_repetitions.filter(|_| metric == Metric::Device);
+            let (time, into) = match on_device {
+                Some(n) => {
+                    (bench.device_batch(*slot, n)?, samples.device_ns.get_or_insert_default())
+                }
+                None => (bench.batch(*slot, samples.repetitions)?, &mut samples.batch_ns),
+            };
+            match time {
+                Ok(ns) => into.push(ns),
                 Err(_) => all[*slot] = None,
             }
         }
     }
-    Ok(all.into_iter().map(|s| s.and_then(|s| s.value(Metric::Batch))).collect())
+    Ok(all.into_iter().map(|s| s.and_then(|s| s.value(metric))).collect())
 }
 
 /// Effects of each factor from its first level to each other one, at every combination of the

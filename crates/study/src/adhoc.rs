@@ -31,7 +31,7 @@ pub fn with_bench<T>(
     let dir = std::env::temp_dir().join(format!("tilewright-search-{}", std::process::id()));
     let scratch = Scratch(dir);
     let store = Store::open(&scratch.0)?;
-    let machine: Machine = machine::machine(&setup.device, setup.meter, study, &setup.worker);
+    let machine: Machine = machine::machine(&setup.device, setup.meter, study, &setup.worker)?;
     let mut bench = Bench::new(setup, study, &machine, &store.path("journal/scratch"))?;
     work(&mut bench, &store)
 }

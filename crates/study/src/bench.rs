@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
 
     /// The machine now.
     pub fn state(&self) -> State {
-        crate::machine::state(self.setup.meter)
+        crate::machine::state(self.setup.meter, &self.study.device)
     }
 
     /// The fixed loop.
@@ -440,6 +440,19 @@ impl<'a> Bench<'a> {
         Ok(self.ask(slot, &request)?.and_then(time))
     }
 
+    /// One batch of a compiled candidate by the device's own clock.
+    ///
+    /// # Errors
+    /// As [`Bench::measure`].
+    pub fn device_batch(
+        &mut self,
+        slot: usize,
+        repetitions: u64,
+    ) -> Result<Result<u64, Failed>, StudyError> {
+        let request = Request::DeviceBatch { slot: Some(slot), repetitions };
+        Ok(self.ask(slot, &request)?.and_then(time))
+    }
+
     /// Names of the controls that are available.
     pub fn control_names(&self) -> Vec<String> {
         self.controls.iter().map(|c| c.name.clone()).collect()
@@ -585,6 +598,17 @@ impl<'a> Bench<'a> {
         protocol: &Protocol,
     ) -> Result<u64, Failed> {
         let request = Request::Batch { slot: None, repetitions };
+        self.about_control(name, &request, protocol).and_then(time)
+    }
+
+    /// One batch of a control by the device's own clock.
+    pub fn device_batch_control(
+        &mut self,
+        name: &str,
+        repetitions: u64,
+        protocol: &Protocol,
+    ) -> Result<u64, Failed> {
+        let request = Request::DeviceBatch { slot: None, repetitions };
         self.about_control(name, &request, protocol).and_then(time)
     }
 

@@ -6,6 +6,7 @@ use crate::import::training::{Training, TrainingRow};
 use crate::record::{CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, SearchFile};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use tilewright_plan::Target;
 use tilewright_plan::calibrate::{
     Dataset, OuterFold, Sample, Split, Strategy, code_hash, mean, nested, train, whole_launch,
 };
@@ -25,7 +26,9 @@ pub struct Calibrated {
 ///
 /// # Errors
 /// A family has fewer than two shapes or nothing valid.
-pub fn calibrate(searches: &[SearchFile], target: &str) -> Result<Calibrated, StudyError> {
+pub fn calibrate(searches: &[SearchFile], machine: &Target) -> Result<Calibrated, StudyError> {
+    let target = machine.name.as_str();
+    let cores = machine.gpu_facts().map_or(1, |gpu| gpu.cores);
     let mut by_family: BTreeMap<&str, Vec<&SearchFile>> = BTreeMap::new();
     for search in searches {
         by_family.entry(&search.family).or_default().push(search);
@@ -36,7 +39,7 @@ pub fn calibrate(searches: &[SearchFile], target: &str) -> Result<Calibrated, St
         let family =
             Family::by_name(name).ok_or_else(|| fault("there is no such family".into()))?;
         let training = training(family, target, &searches);
-        let data = training.dataset().map_err(|e| fault(e.to_string()))?;
+        let data = training.dataset_of(cores).map_err(|e| fault(e.to_string()))?;
         let (inputs, incumbents) = (training.inputs(), training.incumbents());
         let fit = whole_launch::fit_family(family, &data, &inputs, &incumbents)
             .map_err(|e| fault(e.to_string()))?;
@@ -177,4 +180,38 @@ pub fn fit_of(profile: &WholeLaunchProfile, family: Family) -> Result<&FamilyFit
             message: "the profile has no fit of it".to_string(),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::import::{self, Imported, Limits};
+
+    /// A GPU's model is a mean of fits at several capacities; a record holds each of them.
+    #[test]
+    fn a_gpus_coefficients_are_the_mean_of_its_designs() {
+        let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../plan/tests/data/m1max");
+        for (name, count) in [("reduction_search.json", 6), ("gemm_search.json", 8)] {
+            let path = std::path::Path::new(data).join(name);
+            let bytes = import::read(&path, &Limits::default()).unwrap();
+            let Imported::Record(record) = import::detect(&bytes, &Limits::default()).unwrap()
+            else {
+                panic!("{name} is a search record");
+            };
+            let training = &record.training;
+            let data = training.dataset().unwrap();
+            let (inputs, incumbents) = (training.inputs(), training.incumbents());
+            let fit =
+                whole_launch::fit_family(training.family, &data, &inputs, &incumbents).unwrap();
+            let designs = designs(&data, &fit).unwrap();
+            assert_eq!(designs.len(), count, "{name}");
+            for (index, term) in fit.model.terms().iter().enumerate() {
+                let shares = designs.iter().flat_map(|d| d.terms.iter().zip(&d.coefficients));
+                let sum: f64 = shares.filter(|(t, _)| **t == index).map(|(_, c)| c).sum();
+                let mean = sum / designs.len() as f64;
+                let error = (mean - term.coefficient).abs();
+                assert!(error <= 1e-12 * mean.max(1e-30), "{name} {index}: {mean}");
+            }
+        }
+    }
 }

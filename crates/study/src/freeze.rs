@@ -150,7 +150,7 @@ pub fn freeze(
         program_sha256: program_hash(&subject),
         target_sha256: target.hash().to_string(),
         identity_sha256: origin.identity_sha256.clone(),
-        driver: None,
+        driver: bench.machine.identity["driver"].as_str().map(str::to_string),
         tool: origin.tool.clone(),
         profile_sha256: origin.profile_sha256.clone(),
         resource_table_sha256: None,

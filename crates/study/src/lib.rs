@@ -12,6 +12,7 @@ pub mod error;
 pub mod export;
 pub mod fit;
 pub mod freeze;
+pub mod gpu_state;
 pub mod import;
 pub mod ledger;
 pub mod machine;

@@ -1,6 +1,7 @@
 //! Where times come from: the clock, or for tests of the pipeline a function of the subject.
 
 use crate::canonical::derive;
+use crate::protocol::Timed;
 use serde::{Deserialize, Serialize};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,12 +24,20 @@ pub trait Meter: Sync {
     ///
     /// # Errors
     /// A call failed.
-    fn batch(
+    fn batch(&self, subject: &str, repetitions: u64, timed: &mut dyn Timed) -> Result<u64, String>;
+
+    /// Nanoseconds of batches of `repetitions` calls by the device's own clock; `None` where it
+    /// has none.
+    ///
+    /// # Errors
+    /// A call failed.
+    fn device_batch(
         &self,
         subject: &str,
         repetitions: u64,
-        call: &mut dyn FnMut() -> Result<(), String>,
-    ) -> Result<u64, String>;
+        samples: usize,
+        timed: &mut dyn Timed,
+    ) -> Result<Option<Vec<u64>>, String>;
 
     /// Nanoseconds of one step that isn't a call: compiling, filling buffers, the fixed loop.
     fn step(&self, what: &str, run: &mut dyn FnMut()) -> u64;
@@ -50,13 +59,21 @@ impl Meter for Clock {
         &self,
         _subject: &str,
         repetitions: u64,
-        call: &mut dyn FnMut() -> Result<(), String>,
+        timed: &mut dyn Timed,
     ) -> Result<u64, String> {
         let start = Instant::now();
-        for _ in 0..repetitions {
-            call()?;
-        }
+        timed.run(repetitions)?;
         Ok(nanoseconds(start))
+    }
+
+    fn device_batch(
+        &self,
+        _subject: &str,
+        repetitions: u64,
+        samples: usize,
+        timed: &mut dyn Timed,
+    ) -> Result<Option<Vec<u64>>, String> {
+        timed.device(repetitions, samples)
     }
 
     fn step(&self, _what: &str, run: &mut dyn FnMut()) -> u64 {
@@ -84,14 +101,21 @@ impl Meter for Simulated {
         MeterKind::Simulated
     }
 
-    fn batch(
+    fn batch(&self, subject: &str, repetitions: u64, timed: &mut dyn Timed) -> Result<u64, String> {
+        timed.run(1)?;
+        Ok(repetitions * (5_000 + derive(subject) % 5_000))
+    }
+
+    fn device_batch(
         &self,
         subject: &str,
         repetitions: u64,
-        call: &mut dyn FnMut() -> Result<(), String>,
-    ) -> Result<u64, String> {
-        call()?;
-        Ok(repetitions * (5_000 + derive(subject) % 5_000))
+        samples: usize,
+        timed: &mut dyn Timed,
+    ) -> Result<Option<Vec<u64>>, String> {
+        // The host's part of a call is left out.
+        let one = repetitions * (4_000 + derive(subject) % 5_000);
+        Ok(timed.device(1, 1)?.map(|_| vec![one; samples]))
     }
 
     fn step(&self, what: &str, run: &mut dyn FnMut()) -> u64 {
@@ -119,14 +143,15 @@ pub fn fixed_loop(meter: &dyn Meter) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::Calls;
 
     #[test]
     fn the_clock_runs_every_call_and_the_simulation_is_a_function_of_the_subject() {
         let mut calls = 0;
-        let mut call = || {
+        let mut call = Calls(|| {
             calls += 1;
             Ok(())
-        };
+        });
         Clock.batch("a", 5, &mut call).unwrap();
         let one = Simulated.batch("a", 5, &mut call).unwrap();
         assert_eq!(one, Simulated.batch("a", 5, &mut call).unwrap());

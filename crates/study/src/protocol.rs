@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 /// Largest number of calls in one batch (reference 8.2).
 pub const MAX_REPETITIONS: u64 = 100_000;
 
+/// Largest number of calls in one batch of a device: it is recorded as a whole.
+pub const MAX_RECORDED: u64 = 1000;
+
 /// Calls in one warm-up batch.
 const WARMUP_BATCH: u64 = 8;
 
@@ -66,8 +69,55 @@ pub struct Samples {
     pub device_repetitions: Option<u64>,
 }
 
-/// Something that can be called again and again; an error ends its measurement.
-pub type Call<'a> = &'a mut dyn FnMut() -> Result<(), String>;
+/// Something that is called again and again; an error ends its measurement.
+pub trait Timed {
+    /// Makes so many calls and waits for the last.
+    ///
+    /// # Errors
+    /// A call failed.
+    fn run(&mut self, calls: u64) -> Result<(), String>;
+
+    /// Makes so many calls as one batch of the device, after an untimed one, `samples` times.
+    /// Gives the nanoseconds of each batch by the device's own clock; `None` where it has none.
+    ///
+    /// # Errors
+    /// A call failed.
+    fn device(&mut self, _calls: u64, _samples: usize) -> Result<Option<Vec<u64>>, String> {
+        Ok(None)
+    }
+}
+
+/// A subject without a clock of its own, from one call.
+pub struct Calls<F>(pub F);
+
+impl<F: FnMut() -> Result<(), String>> Timed for Calls<F> {
+    fn run(&mut self, calls: u64) -> Result<(), String> {
+        (0..calls).try_for_each(|_| (self.0)())
+    }
+}
+
+/// Nanoseconds as they are recorded: whole, at least 1.
+pub fn whole_ns(ns: f64) -> u64 {
+    (ns.round() as u64).max(1)
+}
+
+/// The number of calls that fills `aim_ns`, at most `most`.
+fn calibrate(
+    aim_ns: u64,
+    most: u64,
+    time: &mut dyn FnMut(u64) -> Result<Option<u64>, String>,
+) -> Result<Option<u64>, String> {
+    let mut repetitions = 1u64;
+    for _ in 0..CALIBRATIONS {
+        let Some(ns) = time(repetitions)? else { return Ok(None) };
+        if ns as f64 >= 0.8 * aim_ns as f64 || repetitions == most {
+            break;
+        }
+        let scaled = (repetitions as f64 * aim_ns as f64 / ns.max(1) as f64) as u64;
+        repetitions = scaled.clamp(repetitions + 1, most);
+    }
+    Ok(Some(repetitions))
+}
 
 /// Cold call, warm-up and calibration: everything before the first sample.
 ///
@@ -77,26 +127,33 @@ pub fn start(
     meter: &dyn Meter,
     subject: &str,
     protocol: &Protocol,
-    call: Call<'_>,
+    timed: &mut dyn Timed,
 ) -> Result<Samples, String> {
-    let cold_ns = meter.batch(subject, 1, call)?;
+    let cold_ns = meter.batch(subject, 1, timed)?;
     let (mut warmup_calls, mut passed) = (0, 0);
     // A call that outlasts the whole warm-up isn't repeated eight times.
     let batch = if cold_ns > protocol.warmup_ns { 1 } else { WARMUP_BATCH };
     while passed < protocol.warmup_ns {
-        passed += meter.batch(subject, batch, call)?.max(1);
+        passed += meter.batch(subject, batch, timed)?.max(1);
         warmup_calls += batch;
     }
-    let mut repetitions = 1u64;
-    for _ in 0..CALIBRATIONS {
-        let ns = meter.batch(subject, repetitions, call)?;
-        if ns as f64 >= 0.8 * protocol.sample_ns as f64 || repetitions == MAX_REPETITIONS {
-            break;
-        }
-        let scaled = (repetitions as f64 * protocol.sample_ns as f64 / ns.max(1) as f64) as u64;
-        repetitions = scaled.clamp(repetitions + 1, MAX_REPETITIONS);
-    }
-    Ok(Samples { cold_ns, warmup_calls, repetitions, ..Samples::default() })
+    let aim = protocol.sample_ns;
+    let host = &mut |calls| meter.batch(subject, calls, timed).map(Some);
+    let repetitions = calibrate(aim, MAX_REPETITIONS, host)?.unwrap_or(1);
+    let device = &mut |calls| {
+        let one = meter.device_batch(subject, calls, 1, timed)?;
+        Ok(one.and_then(|samples| samples.first().copied()))
+    };
+    let device_repetitions = calibrate(aim, MAX_RECORDED, device)?;
+    let device_ns = device_repetitions.map(|_| Vec::new());
+    Ok(Samples {
+        cold_ns,
+        warmup_calls,
+        repetitions,
+        device_ns,
+        device_repetitions,
+        ..Samples::default()
+    })
 }
 
 /// One batch.
@@ -107,9 +164,24 @@ pub fn batch(
     meter: &dyn Meter,
     subject: &str,
     repetitions: u64,
-    call: Call<'_>,
+    timed: &mut dyn Timed,
 ) -> Result<u64, String> {
-    meter.batch(subject, repetitions, call)
+    meter.batch(subject, repetitions, timed)
+}
+
+/// One batch by the device's own clock.
+///
+/// # Errors
+/// A call failed, or the device has no clock.
+pub fn device_batch(
+    meter: &dyn Meter,
+    subject: &str,
+    repetitions: u64,
+    timed: &mut dyn Timed,
+) -> Result<u64, String> {
+    let samples = meter.device_batch(subject, repetitions, 1, timed)?;
+    let first = samples.and_then(|samples| samples.first().copied());
+    first.ok_or_else(|| "the device has no clock of its own".to_string())
 }
 
 /// A whole measurement.
@@ -120,14 +192,17 @@ pub fn measure(
     meter: &dyn Meter,
     subject: &str,
     protocol: &Protocol,
-    call: Call<'_>,
+    timed: &mut dyn Timed,
 ) -> Result<Samples, String> {
-    let mut samples = start(meter, subject, protocol, call)?;
+    let mut samples = start(meter, subject, protocol, timed)?;
     for _ in 0..protocol.samples {
-        samples.batch_ns.push(batch(meter, subject, samples.repetitions, call)?);
+        samples.batch_ns.push(batch(meter, subject, samples.repetitions, timed)?);
     }
     for _ in 0..protocol.single_samples {
-        samples.single_ns.push(batch(meter, subject, 1, call)?);
+        samples.single_ns.push(batch(meter, subject, 1, timed)?);
+    }
+    if let Some(repetitions) = samples.device_repetitions {
+        samples.device_ns = meter.device_batch(subject, repetitions, protocol.samples, timed)?;
     }
     Ok(samples)
 }
@@ -135,7 +210,7 @@ pub fn measure(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::meter::{Meter, MeterKind, Simulated};
+    use crate::meter::{Clock, Meter, MeterKind, Simulated};
 
     fn protocol() -> Protocol {
         Protocol {
@@ -155,11 +230,12 @@ mod tests {
     fn every_phase_runs_and_a_batch_fills_its_time() {
         let meter = Simulated;
         let mut calls = 0u64;
-        let mut call = || {
+        let mut call = Calls(|| {
             calls += 1;
             Ok(())
-        };
+        });
         let samples = measure(&meter, "subject", &protocol(), &mut call).unwrap();
+        assert_eq!((&samples.device_ns, samples.device_repetitions), (&None, None));
         assert_eq!(samples.batch_ns.len(), 3);
         assert_eq!(samples.single_ns.len(), 2);
         let per_call = samples.single_ns[0];
@@ -169,9 +245,39 @@ mod tests {
         assert_eq!(meter.kind(), MeterKind::Simulated);
     }
 
+    /// 2 µs a call by its own clock.
+    struct OnDevice(u64);
+
+    impl Timed for OnDevice {
+        fn run(&mut self, calls: u64) -> Result<(), String> {
+            self.0 += calls;
+            Ok(())
+        }
+
+        fn device(&mut self, calls: u64, samples: usize) -> Result<Option<Vec<u64>>, String> {
+            Ok(Some(vec![2_000 * calls; samples]))
+        }
+    }
+
+    #[test]
+    fn a_device_with_a_clock_has_batches_of_its_own() {
+        let mut device = OnDevice(0);
+        let protocol = Protocol { sample_ns: 1_000_000, ..protocol() };
+        let samples = measure(&Clock, "subject", &protocol, &mut device).unwrap();
+        assert_eq!(samples.device_repetitions, Some(500));
+        assert_eq!(samples.device_ns, Some(vec![1_000_000; 3]));
+        // What is recorded as a whole stays small, however long a batch should be.
+        let protocol = Protocol { sample_ns: 1_000_000_000, samples: 0, ..protocol };
+        let samples = start(&Clock, "subject", &protocol, &mut device).unwrap();
+        assert_eq!(samples.device_repetitions, Some(MAX_RECORDED));
+        assert_eq!(device_batch(&Clock, "subject", 7, &mut device), Ok(14_000));
+        let none = device_batch(&Clock, "subject", 7, &mut Calls(|| Ok(())));
+        assert_eq!(none, Err("the device has no clock of its own".to_string()));
+    }
+
     #[test]
     fn an_error_ends_the_measurement() {
-        let mut call = || Err("broken".to_string());
+        let mut call = Calls(|| Err("broken".to_string()));
         let result = measure(&Simulated, "subject", &protocol(), &mut call);
         assert_eq!(result, Err("broken".to_string()));
     }

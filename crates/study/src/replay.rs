@@ -199,28 +199,57 @@ fn interleaved(
             take(&mut runs[path], samples);
         }
     }
-    let phases = [(protocol.samples, false), (protocol.single_samples, true)];
-    for (count, single) in phases {
+    let phases = [
+        (Phase::Batch, protocol.samples),
+        (Phase::Single, protocol.single_samples),
+        (Phase::Device, protocol.samples),
+    ];
+    for (phase, count) in phases {
         for _ in 0..count {
             for path in order.iter().copied() {
-                if !valid(runs, path) {
-                    continue;
-                }
-                let name = runs[path].path.clone();
-                let repetitions = if single { 1 } else { runs[path].samples.repetitions };
-                let time = if is_plan(&name) {
-                    bench.batch(path, repetitions)?
-                } else {
-                    bench.batch_control(&name, repetitions, protocol)
-                };
-                let run = &mut runs[path];
-                match time {
-                    Ok(ns) if single => run.samples.single_ns.push(ns),
-                    Ok(ns) => run.samples.batch_ns.push(ns),
-                    Err((outcome, fault)) => (run.outcome, run.error) = (outcome, Some(fault)),
+                if valid(runs, path) {
+                    sample(bench, protocol, phase, path, &mut runs[path])?;
                 }
             }
         }
+    }
+    Ok(())
+}
+
+/// What a sample is of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Batch,
+    Single,
+    Device,
+}
+
+/// One sample of a path; none of a device that has no clock.
+fn sample(
+    bench: &mut Bench<'_>,
+    protocol: &Protocol,
+    phase: Phase,
+    slot: usize,
+    run: &mut Run,
+) -> Result<(), StudyError> {
+    let repetitions = match phase {
+        Phase::Batch => Some(run.samples.repetitions),
+        Phase::Single => Some(1),
+        Phase::Device => run.samples.device_repetitions,
+    };
+    let Some(repetitions) = repetitions else { return Ok(()) };
+    let time = match (is_plan(&run.path), phase) {
+        (true, Phase::Device) => bench.device_batch(slot, repetitions)?,
+        (true, _) => bench.batch(slot, repetitions)?,
+        (false, Phase::Device) => bench.device_batch_control(&run.path, repetitions, protocol),
+        (false, _) => bench.batch_control(&run.path, repetitions, protocol),
+    };
+    let samples = &mut run.samples;
+    match (time, phase) {
+        (Ok(ns), Phase::Batch) => samples.batch_ns.push(ns),
+        (Ok(ns), Phase::Single) => samples.single_ns.push(ns),
+        (Ok(ns), Phase::Device) => samples.device_ns.get_or_insert_default().push(ns),
+        (Err((outcome, fault)), _) => (run.outcome, run.error) = (outcome, Some(fault)),
     }
     Ok(())
 }

@@ -63,6 +63,13 @@ fn value(round: Option<&ReplayRound>, case: &str, path: &str, metric: Metric) ->
     run.samples.value(metric).filter(|_| run.outcome == Outcome::Valid)
 }
 
+impl Evidence<'_> {
+    /// The metric of times, ratios and verdicts: that of the labels.
+    fn metric(&self) -> Metric {
+        self.protocol.selection.of_labels()
+    }
+}
+
 /// Times of the three paths of a case in every round of the protocol.
 fn paired(evidence: &Evidence<'_>, case: &str, metric: Metric) -> PairedRounds {
     let times = |path: &str| {
@@ -81,7 +88,7 @@ fn paired(evidence: &Evidence<'_>, case: &str, metric: Metric) -> PairedRounds {
 pub fn results(evidence: &Evidence<'_>) -> Option<Value> {
     let protocol = evidence.protocol;
     let rounds: Vec<PairedRounds> =
-        evidence.frozen.iter().map(|f| paired(evidence, &f.case.id, Metric::Batch)).collect();
+        evidence.frozen.iter().map(|f| paired(evidence, &f.case.id, evidence.metric())).collect();
     let compared = verdicts(&rounds, &protocol.verdict);
     let mut cases = Vec::new();
     for ((frozen, labels), (comparison, holm_p, verdict)) in
@@ -154,7 +161,7 @@ fn case<'a>(
         let times: Vec<f64> = evidence
             .rounds
             .iter()
-            .filter_map(|r| value(Some(r), &frozen.case.id, path, Metric::Batch))
+            .filter_map(|r| value(Some(r), &frozen.case.id, path, evidence.metric()))
             .collect();
         (!times.is_empty()).then(|| median(&times))
     };
@@ -215,7 +222,7 @@ fn case_json(evidence: &Evidence<'_>, case: &Case<'_>) -> Value {
     let paths: Vec<Value> = paths_of(&evidence.protocol.paths, &case.frozen.case)
         .iter()
         .map(|path| {
-            let at = |r, path| value(Some(r), id, path, Metric::Batch);
+            let at = |r, path| value(Some(r), id, path, evidence.metric());
             let times: Vec<f64> = evidence.rounds.iter().filter_map(|r| at(r, path)).collect();
             let ratios: Vec<f64> = evidence
                 .rounds
@@ -242,8 +249,9 @@ fn case_json(evidence: &Evidence<'_>, case: &Case<'_>) -> Value {
         "shortlist": advice.shortlist,
         "abstains": advice.abstains,
         "paths": paths,
-        "gain": gain(evidence, case, Metric::Batch),
+        "gain": gain(evidence, case, evidence.metric()),
         "metrics": {
+            "batch": gain(evidence, case, Metric::Batch),
             "single": gain(evidence, case, Metric::Single),
             "device": gain(evidence, case, Metric::Device),
         },

@@ -54,7 +54,7 @@ impl<'a> Session<'a> {
         if ledger.entries().is_empty() {
             only_ours(&store)?;
             store.write(STUDY, study.text.as_bytes())?;
-            let machine = machine::machine(&setup.device, setup.meter, &study, &setup.worker);
+            let machine = machine::machine(&setup.device, setup.meter, &study, &setup.worker)?;
             let machine_sha256 = store.write_json(MACHINE, &machine)?;
             let ids = |set| study.set(set).map(|c| c.id.clone()).collect::<Vec<_>>();
             ledger.append(
@@ -246,7 +246,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let searches = self.searches(CaseSet::Training, Kind::Search, None)?;
-        let target = &self.setup.device.target().name;
+        let target = self.setup.device.target();
         let Calibrated { families, profile } = fit::calibrate(&searches, target)?;
         let mut entries = Vec::new();
         for family in &families {

@@ -19,6 +19,9 @@ use std::collections::BTreeMap;
 /// Share of the floor under which a label is refused.
 const FLOOR_SHARE: f64 = 0.9;
 
+/// Why a measurement without samples of the selection metric has no label.
+const NO_SAMPLES: &str = "it has no samples of the selection metric";
+
 /// What to search.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchTask<'a> {
@@ -132,6 +135,10 @@ pub fn search(
     }
     for control in controls.iter_mut().filter(|c| c.outcome == Outcome::Valid) {
         control.label_us = label(&control.rounds, study.metric);
+        if control.label_us.is_none() {
+            control.outcome = Outcome::Failed;
+            control.error = Some(Fault::new(NO_SAMPLES));
+        }
     }
     let first_round = rounds.first().map_or(Vec::new(), |r| r.order.clone());
     let selection =
@@ -358,7 +365,7 @@ fn finish_trial(trial: &mut Trial, metric: Metric, floor_us: f64) {
     match trial.label_us {
         None => {
             trial.outcome = Outcome::Failed;
-            trial.error = Some(Fault::new("it has no samples of the selection metric"));
+            trial.error = Some(Fault::new(NO_SAMPLES));
         }
         Some(label) if label < FLOOR_SHARE * floor_us => {
             trial.outcome = Outcome::Refused;

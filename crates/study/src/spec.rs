@@ -45,6 +45,17 @@ pub enum Metric {
     Model,
 }
 
+impl Metric {
+    /// The metric of labels and verdicts where this selects winners: scores are no times, and
+    /// beside them batches are measured.
+    pub fn of_labels(self) -> Metric {
+        match self {
+            Metric::Model => Metric::Batch,
+            other => other,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -355,6 +366,9 @@ impl Study {
         if s.metric == Metric::Single && s.single_samples == 0 {
             return Err("metric `single` needs `search.single_samples`".to_string());
         }
+        if s.metric == Metric::Device && file.device == "cpu" {
+            return Err("metric `device` needs a device with a clock of its own, not `cpu`".into());
+        }
         let buffers = if s.rotate > 1 { Buffers::Rotated } else { Buffers::Warm };
         let mut search = Protocol {
             warmup_ns: ms("search.warmup_ms", s.warmup_ms)?,
@@ -515,6 +529,21 @@ mod tests {
         assert_eq!(study.acceptance.rules(), [("regret_mean", 0.03, true)]);
         assert_eq!(study.hash(), sha256(TEXT.as_bytes()));
         assert!(Study::parse(TEXT, true).unwrap().cases.len() < study.cases.len());
+    }
+
+    #[test]
+    fn shipped_studies_are_studies() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies");
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(folder).unwrap() {
+            for quick in [false, true] {
+                let study = Study::read(&entry.as_ref().unwrap().path(), quick).unwrap();
+                let trained = study.set(CaseSet::Training).count();
+                assert!(trained > 0 && study.set(CaseSet::Holdout).count() > 0, "{}", study.name);
+                names.push(study.name);
+            }
+        }
+        assert!(names.iter().any(|name| name.starts_with("cuda")), "{names:?}");
     }
 
     #[test]

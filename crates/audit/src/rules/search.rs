@@ -204,12 +204,18 @@ fn floor(record: &Record, search: &Search, place: &str, checks: &mut Checks) -> 
     let rate = |rates: Option<f64>| rates.filter(|r| *r > 0.0);
     let dtype = if case.dtype == "f64" { "f64" } else { "f32" };
     let flops = rate(ceiling.flops_per_second.get(dtype).copied());
-    let bytes = rate(ceiling.bytes_per_second.get(level).copied().flatten());
-    let (Some(flops), Some(bytes)) = (flops, bytes) else {
+    let stated = ceiling.bytes_per_second.get(level);
+    // A cache of unknown rate sets no floor; memory always does.
+    let transfer = match (rate(stated.copied().flatten()), level) {
+        (Some(bytes), _) => Some(floor.bytes / bytes),
+        (None, "memory") => None,
+        (None, _) => stated.map(|_| 0.0),
+    };
+    let (Some(flops), Some(transfer)) = (flops, transfer) else {
         checks.fail(Rule::SearchFloor, format!("{place}: no rates of {dtype} and {level}"));
         return None;
     };
-    let seconds = (floor.flops / flops).max(floor.bytes / bytes).max(ceiling.launch_ns / 1e9);
+    let seconds = (floor.flops / flops).max(transfer).max(ceiling.launch_ns / 1e9);
     checks.that(Rule::SearchFloor, close(floor.floor_us, 1e6 * seconds), || {
         format!("{place}: the floor is {} µs, not {}", floor.floor_us, 1e6 * seconds)
     });

@@ -272,7 +272,8 @@ pub fn floor(machine: &Value, case: &Value) -> Value {
         .map_or("memory", |l| l.0);
     let rates = &machine["ceilings"][0];
     let seconds = (flops / rates["flops_per_second"]["f32"].as_f64().unwrap())
-        .max(bytes / rates["bytes_per_second"][level].as_f64().unwrap())
+        // A cache of unknown rate sets no floor.
+        .max(rates["bytes_per_second"][level].as_f64().map_or(0.0, |rate| bytes / rate))
         .max(rates["launch_ns"].as_f64().unwrap() / 1e9);
     json!({
         "flops": flops as u64, "bytes": bytes as u64, "working_set_bytes": bytes as u64,

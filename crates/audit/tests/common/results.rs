@@ -164,11 +164,12 @@ fn case(files: &Files, id: &str) -> Value {
         "half_width": (high - low) / 2.0,
         "accepted": advice["accepted"], "predicted_gain": advice["predicted_gain"],
         "shortlist": advice["shortlist"], "abstains": advice["abstains"], "paths": paths,
-        "gain": null, "metrics": {"single": null, "device": null},
+        "gain": null, "metrics": {"batch": null, "single": null, "device": null},
         "floor": null, "sign_p": null, "holm_p": null, "verdict": "incomplete", "loser": false,
     });
     if gains.len() == REPLAY_ROUNDS && again.len() == REPLAY_ROUNDS {
         out["gain"] = gain(&gains);
+        out["metrics"]["batch"] = gain(&ratio("incumbent", "batch_ns"));
         out["metrics"]["single"] = gain(&ratio("incumbent", "single_ns"));
         let noise: Vec<f64> = again.iter().map(|r| r.ln().abs()).collect();
         out["floor"] = json!(quantile(noise, 0.95));

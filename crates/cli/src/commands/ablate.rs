@@ -40,7 +40,8 @@ pub fn run(args: &AblateArgs) -> Result<(), CliError> {
     let cells: usize = factors.iter().map(|f| f.levels.len()).product();
     let cycle = 2 * (cells + 1);
     let rounds = cycle * 14usize.div_ceil(cycle);
-    let study = args.case.study(&args.op, Some(&args.shape), "", "", rounds)?;
+    let more = format!("metric = {:?}", args.case.metric());
+    let study = args.case.study(&args.op, Some(&args.shape), "", &more, rounds)?;
     let result = with_setup(&study, false, |setup| ablate(setup, &study, &factors))?;
     if args.json { print_json(&result) } else { print(&text(&result)) }
 }

@@ -23,9 +23,10 @@ pub struct SearchArgs {
     /// Measure only the first K candidates of the ranking (default: all).
     #[arg(short = 'k', long, value_name = "K")]
     pub shortlist: Option<usize>,
-    /// What selects the winner: batch, single, or model (the score alone).
-    #[arg(long, default_value = "batch", value_name = "M")]
-    pub metric: String,
+    /// What selects the winner: batch, single, device (its own clock), or model (the score alone);
+    /// the default is batch on a CPU, else device.
+    #[arg(long, value_name = "M")]
+    pub metric: Option<String>,
     /// Folder of the record of a study's searches.
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
@@ -43,7 +44,10 @@ pub struct CaseArgs {
     /// Element type.
     #[arg(long, default_value = "f32", value_name = "D")]
     pub dtype: String,
-    /// Threads of a launch (default: all cores).
+    /// Where to measure: cpu, cuda or cuda:N.
+    #[arg(long, default_value = "cpu", value_name = "DEVICE")]
+    pub device: String,
+    /// Threads of a launch on a CPU (default: all cores).
     #[arg(long, value_name = "N")]
     pub cpu_threads: Option<u32>,
     /// Rounds.
@@ -52,6 +56,11 @@ pub struct CaseArgs {
 }
 
 impl CaseArgs {
+    /// The metric where none is asked for.
+    pub fn metric(&self) -> &'static str {
+        if self.device == "cpu" { "batch" } else { "device" }
+    }
+
     /// A study of one case. `rounds` is the default number of rounds; `more` are lines of its
     /// `[search]` table.
     ///
@@ -68,14 +77,23 @@ impl CaseArgs {
         let shape = shape.ok_or_else(|| {
             CliError::Usage(format!("`{op}` needs a shape: MxNxK or ROWSxCOLUMNS"))
         })?;
-        let threads =
-            self.cpu_threads.unwrap_or_else(|| tilewright_cpu::host::cores() as u32).max(1);
+        let threads = match (self.device.as_str(), self.cpu_threads) {
+            ("cpu", threads) => threads.unwrap_or_else(|| tilewright_cpu::host::cores() as u32),
+            (_, None) => 1,
+            (device, Some(_)) => {
+                return Err(CliError::Usage(format!(
+                    "--cpu-threads is for the CPU, not for device `{device}`"
+                )));
+            }
+        };
+        let threads = threads.max(1);
         let quoted = |text: &str| format!("{text:?}");
         let rounds = self.rounds.unwrap_or(rounds);
         let text = format!(
-            "name = \"one\"\nthreads = {threads}\n[[family]]\nops = [{}]\ndtype = {}\ntraining = \
+            "name = \"one\"\ndevice = {}\nthreads = {threads}\n[[family]]\nops = [{}]\ndtype = {}\ntraining = \
              [{}]\n[space]\n{space}\n[search]\nrounds = {rounds}\n{more}\n[replay]\nrounds = \
              {rounds}\n",
+            quoted(&self.device),
             quoted(op),
             quoted(&self.dtype),
             quoted(shape),
@@ -108,8 +126,9 @@ pub fn run(args: &SearchArgs) -> Result<(), CliError> {
         return say("search", &state, args.json);
     }
     let space = args.shortlist.map_or(String::new(), |k| format!("top = {k}"));
-    let mut more = format!("metric = {:?}", args.metric);
-    if args.metric == "single" {
+    let metric = args.metric.as_deref().unwrap_or(args.case.metric());
+    let mut more = format!("metric = {metric:?}");
+    if metric == "single" {
         more.push_str("\nsingle_samples = 9");
     }
     let study = args.case.study(&args.op, args.shape.as_deref(), &space, &more, 3)?;

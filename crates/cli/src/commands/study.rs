@@ -175,6 +175,11 @@ pub fn with_session<T>(
     })
 }
 
+/// Threads of a CPU; other devices aren't told.
+fn cpu_threads(study: &Study) -> Option<u32> {
+    (study.device == "cpu").then_some(study.threads)
+}
+
 /// Makes what a study needs of its surroundings.
 ///
 /// # Errors
@@ -185,7 +190,7 @@ pub fn with_setup<T>(
     work: impl FnOnce(&Setup<'_>) -> Result<T, StudyError>,
 ) -> Result<T, CliError> {
     let device: Arc<dyn Device> =
-        machine::device(&study.device, study.isa.as_deref(), Some(study.threads))?;
+        machine::device(&study.device, study.isa.as_deref(), cpu_threads(study))?;
     let program = std::env::current_exe()
         .map_err(|e| CliError::Io(format!("can't find this program's file: {e}")))?;
     let mut args = vec!["study-worker".to_string(), study.device.clone()];

@@ -32,7 +32,8 @@ pub fn run(args: &WorkerArgs) -> Result<(), CliError> {
     let served = match &args.control {
         Some(name) => control::serve(name, args.threads, &Clock, input, output),
         None => {
-            let device = machine::device(&args.device, args.isa.as_deref(), Some(args.threads))?;
+            let threads = (args.device == "cpu").then_some(args.threads);
+            let device = machine::device(&args.device, args.isa.as_deref(), threads)?;
             serve::serve(&device, &Clock, input, output)
         }
     };

@@ -41,6 +41,14 @@ impl Training {
                 cores.ok_or_else(|| DataError::Target { target: self.target.clone() })?
             }
         };
+        self.dataset_of(cores)
+    }
+
+    /// As [`Training::dataset`], for a machine of so many cores, which count for GPUs only.
+    ///
+    /// # Errors
+    /// No rows, or a label that is no time.
+    pub fn dataset_of(&self, cores: u32) -> Result<Dataset, DataError> {
         let samples = self.rows.iter().map(|r| r.sample.clone()).collect();
         whole_launch::dataset(self.family, cores, samples, &self.inputs())
     }

@@ -1,5 +1,6 @@
 //! machine.json and machine states.
 
+use crate::gpu_state::GpuState;
 use crate::meter::MeterKind;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -86,4 +87,6 @@ pub struct State {
     pub governor: Option<String>,
     /// Frequency of each core.
     pub mhz: Option<Vec<f64>>,
+    /// The GPU, if the study's device is one and says it.
+    pub gpu: Option<GpuState>,
 }

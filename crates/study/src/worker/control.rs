@@ -7,7 +7,7 @@ use crate::canonical::sha256;
 use crate::case::Case;
 use crate::error::StudyError;
 use crate::meter::Meter;
-use crate::protocol;
+use crate::protocol::{self, Calls, Timed};
 use std::io::{BufRead, Write};
 use tilewright_controls::{self as controls, Control, OutputPolicy, Prepared, Problem};
 use tilewright_runtime::Buffer;
@@ -147,16 +147,19 @@ impl Open {
         match request {
             Request::Check { data, file, .. } => self.check(data, &file),
             Request::Measure { protocol, .. } => self
-                .timed(&mut |call| protocol::measure(meter, name, &protocol, call))
+                .timed(&mut |timed| protocol::measure(meter, name, &protocol, timed))
                 .map(|samples| Reply::Measured { samples }),
             Request::Start { protocol, .. } => self
-                .timed(&mut |call| protocol::start(meter, name, &protocol, call))
+                .timed(&mut |timed| protocol::start(meter, name, &protocol, timed))
                 .map(|samples| Reply::Measured { samples }),
             Request::Batch { repetitions, .. } => self
-                .timed(&mut |call| {
-                    call()?;
-                    protocol::batch(meter, name, repetitions, call)
+                .timed(&mut |timed| {
+                    timed.run(1)?;
+                    protocol::batch(meter, name, repetitions, timed)
                 })
+                .map(|ns| Reply::Time { ns }),
+            Request::DeviceBatch { repetitions, .. } => self
+                .timed(&mut |timed| protocol::device_batch(meter, name, repetitions, timed))
                 .map(|ns| Reply::Time { ns }),
             _ => Err("not for a control".to_string()),
         }
@@ -183,7 +186,7 @@ impl Open {
 
     fn timed<T>(
         &mut self,
-        measure: &mut dyn FnMut(protocol::Call<'_>) -> Result<T, String>,
+        measure: &mut dyn FnMut(&mut dyn Timed) -> Result<T, String>,
     ) -> Result<T, String> {
         let mut sets = Vec::with_capacity(self.sets.len());
         for (inputs, output) in &mut self.sets {
@@ -192,13 +195,13 @@ impl Open {
         let prepared = &mut self.prepared;
         let copies = sets.len();
         let mut turn = 0;
-        measure(&mut || {
+        measure(&mut Calls(|| {
             turn = if turn + 1 < copies { turn + 1 } else { 0 };
             let Some((inputs, output)) = sets.get_mut(turn) else {
                 return Err("no tensors".to_string());
             };
             prepared.call(inputs, output).map_err(|e| e.to_string())
-        })
+        }))
     }
 }
 

@@ -105,6 +105,13 @@ pub enum Request {
         /// Calls.
         repetitions: u64,
     },
+    /// One batch by the device's own clock, after an untimed one.
+    DeviceBatch {
+        /// As above.
+        slot: Option<usize>,
+        /// Calls.
+        repetitions: u64,
+    },
     /// End.
     Exit,
 }

@@ -5,6 +5,7 @@ pub mod control;
 pub mod message;
 pub mod process;
 pub mod serve;
+pub mod tensors;
 
 pub use message::{Reply, Request};
 pub use process::{Failure, Launch, Process};

@@ -1,11 +1,12 @@
 //! The worker that compiles and runs candidates.
 
 use super::message::{DataKind, Reply, Request};
+use super::tensors::{Launches, Tensor};
 use crate::canonical::sha256;
 use crate::case::Case;
 use crate::error::StudyError;
 use crate::meter::Meter;
-use crate::protocol::{self, Protocol};
+use crate::protocol::{self, Protocol, Timed};
 use crate::spec::Space;
 use crate::subject::Subject;
 use std::collections::HashMap;
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use tilewright_engine::{Handle, Input, LaunchOptions};
 use tilewright_kernel::lower::Lowered;
-use tilewright_runtime::{Buffer, Device, RuntimeError};
+use tilewright_runtime::{Buffer, Device, Queue, RuntimeError};
 
 /// Serves requests until the input ends or says so.
 ///
@@ -69,9 +70,9 @@ pub fn serve(
 /// An open case.
 struct Open {
     subject: Subject,
-    dyadic: Vec<Buffer>,
+    dyadic: Vec<Tensor>,
     /// Random inputs and an output, in copies.
-    sets: Vec<(Vec<Buffer>, Buffer)>,
+    sets: Vec<(Vec<Tensor>, Tensor)>,
     /// Fingerprints of the inputs: dyadic, random.
     prints: [Vec<String>; 2],
     compiled: HashMap<usize, Compiled>,
@@ -94,15 +95,15 @@ impl Open {
         let subject = Subject::new(case, device.target(), space)?;
         let mut made = None;
         let upload_ns = meter.step(&format!("upload {}", case.id), &mut || {
-            made = Some(tensors(&subject, seed, sets));
+            made = Some(tensors(&subject, device.queue(), seed, sets));
         });
         let (dyadic, sets) = match made {
             Some(made) => made?,
             None => return Err(StudyError::Worker("the meter ran nothing".to_string())),
         };
-        let print = |buffers: &[Buffer]| buffers.iter().map(|b| sha256(b.as_bytes())).collect();
         let random = sets.first().map_or(&[][..], |s| &s.0);
-        let prints = [print(&dyadic), print(random)];
+        let failed = |e| StudyError::Engine(tilewright_engine::EngineError::Runtime(e));
+        let prints = [prints(&dyadic).map_err(failed)?, prints(random).map_err(failed)?];
         Ok((Open { subject, dyadic, sets, prints, compiled: HashMap::new() }, upload_ns))
     }
 
@@ -120,17 +121,22 @@ impl Open {
             }
             Request::Check { slot, data, file } => self.check(slot, data, &file),
             Request::Measure { slot, protocol } => self
-                .timed(slot, &mut |subject, call| {
-                    protocol::measure(meter, subject, &protocol, call)
+                .timed(slot, &mut |subject, timed| {
+                    protocol::measure(meter, subject, &protocol, timed)
                 })
                 .map(|samples| Reply::Measured { samples }),
             Request::Start { slot, protocol } => {
                 self.start(meter, slot, &protocol).map(|samples| Reply::Measured { samples })
             }
             Request::Batch { slot, repetitions } => self
-                .timed(slot, &mut |subject, call| {
-                    call()?;
-                    protocol::batch(meter, subject, repetitions, call)
+                .timed(slot, &mut |subject, timed| {
+                    timed.run(1)?;
+                    protocol::batch(meter, subject, repetitions, timed)
+                })
+                .map(|ns| Reply::Time { ns }),
+            Request::DeviceBatch { slot, repetitions } => self
+                .timed(slot, &mut |subject, timed| {
+                    protocol::device_batch(meter, subject, repetitions, timed)
                 })
                 .map(|ns| Reply::Time { ns }),
             Request::Open { .. } | Request::OpenControl { .. } | Request::Exit => {
@@ -146,7 +152,7 @@ impl Open {
         slot: Option<usize>,
         protocol: &Protocol,
     ) -> Result<protocol::Samples, String> {
-        self.timed(slot, &mut |subject, call| protocol::start(meter, subject, protocol, call))
+        self.timed(slot, &mut |subject, timed| protocol::start(meter, subject, protocol, timed))
     }
 
     /// Lowers and compiles in parallel; results are said as they come.
@@ -199,15 +205,20 @@ impl Open {
             DataKind::Dyadic => (&self.dyadic, &self.prints[0]),
             DataKind::Random => (&*random, &self.prints[1]),
         };
-        output.poison();
+        let failed = |e: RuntimeError| e.to_string();
+        output.poison().map_err(failed)?;
         let scalars = scalars(&self.subject);
         let options = LaunchOptions { dims: &[], scalars: &scalars };
-        let borrowed: Vec<&dyn Input> = inputs.iter().map(|b| b as &dyn Input).collect();
-        compiled.handle.run_with(&options, &borrowed, &mut [output]).map_err(|e| e.to_string())?;
-        let guards_intact = inputs.iter().all(Buffer::guards_intact) && output.guards_intact();
-        let inputs_unchanged =
-            inputs.iter().zip(prints).all(|(buffer, print)| sha256(buffer.as_bytes()) == *print);
-        std::fs::write(file, output.as_bytes()).map_err(|e| format!("writing the output: {e}"))?;
+        let borrowed: Vec<&dyn Input> = inputs.iter().map(Tensor::input).collect();
+        let launched = compiled.handle.run_with(&options, &borrowed, &mut [output.output()]);
+        launched.map_err(|e| e.to_string())?;
+        let mut guards_intact = output.guards_intact().map_err(failed)?;
+        for input in inputs {
+            guards_intact &= input.guards_intact().map_err(failed)?;
+        }
+        let inputs_unchanged = self::prints(inputs).map_err(failed)? == *prints;
+        let written = output.with_bytes(|bytes| std::fs::write(file, bytes)).map_err(failed)?;
+        written.map_err(|e| format!("writing the output: {e}"))?;
         Ok(Reply::Checked { guards_intact, inputs_unchanged })
     }
 
@@ -215,34 +226,41 @@ impl Open {
     fn timed<T>(
         &mut self,
         slot: Option<usize>,
-        measure: &mut dyn FnMut(&str, protocol::Call<'_>) -> Result<T, String>,
+        measure: &mut dyn FnMut(&str, &mut dyn Timed) -> Result<T, String>,
     ) -> Result<T, String> {
         let compiled = slot.and_then(|s| self.compiled.get(&s)).ok_or("it isn't compiled")?;
         let scalars = scalars(&self.subject);
         let options = LaunchOptions { dims: &[], scalars: &scalars };
         let mut bound = Vec::with_capacity(self.sets.len());
         for (inputs, output) in &mut self.sets {
-            let inputs: Vec<&dyn Input> = inputs.iter().map(|b| b as &dyn Input).collect();
-            let launch = compiled.handle.bind(&options, &inputs, [output]);
+            let inputs: Vec<&dyn Input> = inputs.iter().map(Tensor::input).collect();
+            let launch = compiled.handle.bind_all(&options, &inputs, &mut [output.output()]);
             bound.push(launch.map_err(|e| e.to_string())?);
         }
-        let copies = bound.len();
-        let mut turn = 0;
-        measure(&compiled.kernel_sha256, &mut || {
-            turn = if turn + 1 < copies { turn + 1 } else { 0 };
-            match bound.get_mut(turn) {
-                Some(launch) => launch.launch().map_err(|e| e.to_string()),
-                None => Err("no tensors".to_string()),
-            }
-        })
+        measure(&compiled.kernel_sha256, &mut Launches::new(bound)?)
     }
 }
 
-/// Dyadic inputs, and copies of the random inputs with an output.
-type Tensors = (Vec<Buffer>, Vec<(Vec<Buffer>, Buffer)>);
+/// Fingerprints of tensors.
+fn prints(tensors: &[Tensor]) -> Result<Vec<String>, RuntimeError> {
+    tensors.iter().map(|tensor| tensor.with_bytes(sha256)).collect()
+}
 
-fn tensors(subject: &Subject, seed: u64, copies: usize) -> Result<Tensors, StudyError> {
-    let dyadic = subject.inputs_data(DataKind::Dyadic.data(), seed)?;
+/// Dyadic inputs, and copies of the random inputs with an output.
+type Tensors = (Vec<Tensor>, Vec<(Vec<Tensor>, Tensor)>);
+
+fn tensors(
+    subject: &Subject,
+    queue: Option<&Arc<dyn Queue>>,
+    seed: u64,
+    copies: usize,
+) -> Result<Tensors, StudyError> {
+    let failed = |e| StudyError::Engine(tilewright_engine::EngineError::Runtime(e));
+    let place = |host: Buffer| Tensor::place(host, queue).map_err(failed);
+    let inputs = |data: DataKind| -> Result<Vec<Tensor>, StudyError> {
+        subject.inputs_data(data.data(), seed)?.into_iter().map(place).collect()
+    };
+    let dyadic = inputs(DataKind::Dyadic)?;
     let mut sets = Vec::new();
     for _ in 0..copies.max(1) {
         let mut outputs = subject.outputs()?;
@@ -252,7 +270,7 @@ fn tensors(subject: &Subject, seed: u64, copies: usize) -> Result<Tensors, Study
                 message: "studies measure programs with one output".to_string(),
             });
         };
-        sets.push((subject.inputs_data(DataKind::Random.data(), seed)?, output));
+        sets.push((inputs(DataKind::Random)?, place(output)?));
     }
     Ok((dyadic, sets))
 }
