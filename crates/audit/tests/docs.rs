@@ -15,7 +15,8 @@ tilewright audit FILE [--json]    a Kernel Tuner cache or T4 file, gzip or not
 The audit needs no device. It derives every label, regret, ratio, score, choice and hash of a record
 again from the raw samples, as [formats/record.md](formats/record.md) defines them, and shares
 nothing else with the programs that wrote the record: its crate depends on no other of this
-workspace, and a test proves it. It even fits the CPU models anew, by another method.
+workspace, and a test proves it. It reads the study file again, and it fits every model anew, by
+another method.
 
 There is one verdict per rule: it holds, it fails, or there was nothing to check. A failing rule
 names the first places where it fails. The exit code is 0 if no rule fails, 1 if one does, and 2 if

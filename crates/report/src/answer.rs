@@ -2,9 +2,11 @@
 
 use crate::Report;
 use crate::format::{percent, plain, ratio, time};
+use crate::results::FamilyResult;
 use crate::table::Tone;
 use std::collections::BTreeMap;
 use tilewright_audit::Outcome;
+use tilewright_audit::record::Search;
 use tilewright_audit::record::study::Study;
 
 /// A sentence with its tone.
@@ -99,10 +101,10 @@ pub fn lines(report: &Report) -> Vec<Line> {
             out.push(Line {
                 tone: Tone::Quiet,
                 text: format!(
-                    "{}: on {} held-out cases the model's choice is {} slower than the best \
-                     candidate on average, {} at most{incumbent}{top3}.",
+                    "{}: on {} the model's choice is {} slower than the best candidate on \
+                     average, {} at most{incumbent}{top3}.",
                     family.family,
-                    family.cases,
+                    labelled(report, family),
                     percent(mean),
                     percent(max),
                 ),
@@ -172,6 +174,33 @@ pub fn lines(report: &Report) -> Vec<Line> {
     out
 }
 
+/// The held-out cases of a family in which the challenger has a label.
+fn labelled(report: &Report, family: &FamilyResult) -> String {
+    let own = report.results.cases.iter().filter(|c| c.family == family.family);
+    let known = own.filter(|c| c.regret.challenger.is_some()).count() as u64;
+    match known == family.cases {
+        true => count(known as usize, "held-out case"),
+        false => format!("{known} of {}", count(family.cases as usize, "held-out case")),
+    }
+}
+
+/// Trials that were refused for being faster than the ceilings allow.
+fn refused(report: &Report) -> Option<String> {
+    let record = &report.record;
+    let of = |s: &Search| s.trials.iter().filter(|t| t.outcome == "refused").count();
+    let cases: Vec<usize> =
+        record.searches.iter().chain(record.current_labels()).map(of).filter(|n| *n > 0).collect();
+    let trials: usize = cases.iter().sum();
+    (trials > 0).then(|| {
+        format!(
+            "refused as faster than 0.9 of their floor: {} of {}; either the times are wrong, or \
+             the ceilings were measured while the machine was busy",
+            count(trials, "trial"),
+            count(cases.len(), "case"),
+        )
+    })
+}
+
 /// Everything that went wrong or against the model.
 pub fn misses(report: &Report) -> Vec<String> {
     let results = &report.results;
@@ -182,7 +211,11 @@ pub fn misses(report: &Report) -> Vec<String> {
         let side = if at_most(&rule.rule) { "at most" } else { "at least" };
         out.push(format!("gate: {} is {value}, the limit is {side} {}", rule.rule, rule.limit));
     }
+    out.extend(refused(report));
     for case in &results.cases {
+        if case.regret.challenger.is_none() {
+            out.push(format!("{}: the challenger has no valid label", case.case));
+        }
         let gain = || {
             case.gain.as_ref().map_or_else(String::new, |g| {
                 format!(" (gain {} [{}, {}])", ratio(g.median), ratio(g.min), ratio(g.max))

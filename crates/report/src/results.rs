@@ -47,6 +47,7 @@ pub struct Metrics {
 #[derive(Clone, Debug, Deserialize)]
 pub struct CaseResult {
     pub case: String,
+    pub family: String,
     pub regret: Regret,
     pub coverage: Coverage,
     pub accepted: bool,

@@ -45,6 +45,11 @@ fn the_answer_comes_first_and_every_case_is_there() {
     assert!(markdown.contains("| ≤ 0.5 |") && markdown.contains("| ≥ 3 |"), "{markdown}");
     // Nobody measured by a device's clock: no column for it.
     assert!(!html.contains("device gain") && html.contains("single-call gain"));
+    assert!(
+        markdown.contains("refused as faster than 0.9 of their floor: 1 trial of 1 case; "),
+        "{markdown}"
+    );
+    assert!(markdown.contains("gpu-matrix: on 2 held-out cases the model"), "{markdown}");
     // A control that isn't there is said.
     assert!(markdown.contains("torch wasn't measured in 6 of 6 cases: no module named torch"));
     assert!(!html.contains("NaN") && !html.contains("inf"));
