@@ -143,15 +143,19 @@ struct Code {
     late: Arc<Late>,
 }
 
-struct Prepared<'a>(&'a Code, Vec<ArgValue>);
+struct Prepared {
+    inner: Arc<Box<dyn Executable>>,
+    late: Arc<Late>,
+    args: Vec<ArgValue>,
+}
 
 // SAFETY: as for jobs.
-unsafe impl Send for Prepared<'_> {}
+unsafe impl Send for Prepared {}
 
-impl PreparedLaunch for Prepared<'_> {
+impl PreparedLaunch for Prepared {
     unsafe fn enqueue(&mut self) -> Result<(), RuntimeError> {
-        let job = Job(self.0.inner.clone(), self.1.clone());
-        self.0.late.0.lock().unwrap().push(job);
+        let job = Job(self.inner.clone(), self.args.clone());
+        self.late.0.lock().unwrap().push(job);
         Ok(())
     }
 }
@@ -164,11 +168,12 @@ impl Executable for Code {
     fn queue(&self) -> Option<&Arc<dyn Queue>> {
         Some(&self.queue)
     }
-    unsafe fn prepare<'a>(
-        &'a self,
+    unsafe fn prepare(
+        &self,
         args: &[ArgValue],
-    ) -> Result<Option<Box<dyn PreparedLaunch + 'a>>, RuntimeError> {
-        Ok(Some(Box::new(Prepared(self, args.to_vec()))))
+    ) -> Result<Option<Box<dyn PreparedLaunch>>, RuntimeError> {
+        let (inner, late) = (self.inner.clone(), self.late.clone());
+        Ok(Some(Box::new(Prepared { inner, late, args: args.to_vec() })))
     }
     fn disassembly(&self) -> String {
         self.inner.disassembly()
