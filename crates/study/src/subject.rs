@@ -298,6 +298,22 @@ mod tests {
         }
     }
 
+    /// A study of a GPU needs no GPU up to its first measurement.
+    #[test]
+    fn every_case_of_the_rows_of_a_gpu_has_its_shortlist() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+        let study =
+            crate::spec::Study::read(&path.join("../../studies/cuda-rows.toml"), false).unwrap();
+        let target = Target::by_name("nvidia-h200").unwrap();
+        for case in &study.cases {
+            let subject = Subject::new(case, &target, &study.space).unwrap();
+            let candidates = subject.candidates(&target, &study.space, &[]).unwrap();
+            assert!(candidates.list.len() >= 40, "{}: {}", case.id, candidates.list.len());
+            let inputs = candidates.list.iter().flat_map(|c| &c.inputs);
+            assert!(inputs.into_iter().all(|x| x.is_finite()), "{}", case.id);
+        }
+    }
+
     #[test]
     fn tensors_are_counted_and_filled() {
         let (subject, _) = subject("layernorm", "3x8");
