@@ -370,4 +370,5 @@ def main():
                 say(reply="failed", message=type(error).__name__)
 
 
-main()
+if __name__ == "__main__":
+    main()
