@@ -20,6 +20,22 @@ pub struct Limits {
     pub bytes_per_second: [Option<f64>; 4],
 }
 
+impl Limits {
+    /// The larger of each limit.
+    pub fn max(self, other: Limits) -> Limits {
+        let mut bytes_per_second = self.bytes_per_second;
+        for (own, other) in bytes_per_second.iter_mut().zip(other.bytes_per_second) {
+            *own = own.zip(other).map(|(a, b)| a.max(b));
+        }
+        Limits {
+            threads: self.threads,
+            f32_per_second: self.f32_per_second.max(other.f32_per_second),
+            f64_per_second: self.f64_per_second.max(other.f64_per_second),
+            bytes_per_second,
+        }
+    }
+}
+
 /// How long each loop runs.
 const TIME: Duration = Duration::from_millis(15);
 

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Profile, ProfileError};
-use crate::policy::whole_launch::Family;
 use crate::target::Target;
 
 /// What a study found on cases that its profile had never seen.
@@ -103,8 +102,8 @@ pub fn default_among(
 ) -> Option<Profile> {
     let fits = |profile: &Profile| match profile {
         Profile::WholeLaunch(whole) => {
-            let of_rows = |family| matches!(family, Family::GpuRows | Family::CpuRows);
-            whole.fits.iter().any(|fit| of_rows(fit.model.family()) == rows)
+            // A family's name ends with what it is of.
+            whole.fits.iter().any(|fit| fit.model.family().name().ends_with("-rows") == rows)
         }
         Profile::Analytic | Profile::Service(_) | Profile::Named(_) => false,
     };
@@ -124,7 +123,7 @@ pub fn shipped_default(target: &Target, rows: bool) -> Option<Profile> {
 mod tests {
     use super::*;
     use crate::mapping::CpuIsa;
-    use crate::policy::whole_launch::{Confidence, FamilyFit, Model, WeightedTerm};
+    use crate::policy::whole_launch::{Confidence, Family, FamilyFit, Model, WeightedTerm};
     use crate::profile::{FitOrigin, WholeLaunchProfile};
     use crate::target::CpuFacts;
 
