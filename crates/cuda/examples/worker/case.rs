@@ -247,7 +247,13 @@ fn worst(found: &[f64], want: &[f64], magnitude: &[f64], dtype: DType, cols: u64
             continue;
         }
         let relative = (factor * u * w.abs()).max(2.0 * u * m);
-        let bound = relative + out * w.abs() + f64::from(f32::from_bits(1));
+        // Half a step of the output's subnormal numbers.
+        let step = match dtype {
+            DType::F16 => 2f64.powi(-25),
+            DType::BF16 => 2f64.powi(-134),
+            _ => 2f64.powi(-150),
+        };
+        let bound = relative + out * w.abs() + step;
         let error = (f - w).abs() / bound;
         worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
     }

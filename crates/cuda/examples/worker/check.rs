@@ -17,21 +17,22 @@ fn mappings(cols: u64, dtype: DType) -> Vec<RowMapping> {
     let widest = (16 / dtype.bytes()) as u32;
     let base = RowMapping { fuse: true, ..RowMapping::ONE };
     let mut out = Vec::new();
-    for (cluster, subgroups) in [(1, 1), (1, 3), (1, 8), (1, 32), (2, 1), (4, 5), (8, 16), (16, 2)]
-    {
-        for vector in [1, 2, widest] {
-            let m = RowMapping { cluster, subgroups, vector, ..base };
-            let per_worker = cols.div_ceil(m.workers());
-            // Enough of them that each of a long row's many workers has something to keep.
-            if per_worker > 40 {
-                continue;
-            }
-            out.push(RowMapping { cache: true, ..m });
-            out.push(RowMapping { cache: true, ahead: true, ..m });
-            out.push(RowMapping { unroll: 4, accumulators: 4, ..m });
-            if cluster * subgroups == 1 {
-                out.push(RowMapping { cache: true, pack: 4, ..m });
-            }
+    let shapes = [(1, 1), (1, 3), (1, 8), (1, 32), (2, 1), (4, 5), (8, 16), (16, 2)];
+    for (i, (cluster, subgroups)) in shapes.into_iter().enumerate() {
+        let m = RowMapping { cluster, subgroups, vector: [widest, 1, 2][i % 3], ..base };
+        // Enough workers that what each keeps fits its registers.
+        if cols.div_ceil(m.workers()) > 40 {
+            continue;
+        }
+        let ahead = i % 2 == 1;
+        out.push(RowMapping { cache: true, ahead, fuse: i % 4 < 2, ..m });
+        match i % 3 {
+            0 => out.push(RowMapping { unroll: 4, accumulators: 4, ..m }),
+            1 => out.push(RowMapping { unroll: 2, cache: true, accumulators: 2, ..m }),
+            _ => {}
+        }
+        if cluster * subgroups == 1 {
+            out.push(RowMapping { cache: true, pack: 4, ..m });
         }
     }
     out

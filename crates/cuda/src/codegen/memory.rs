@@ -13,7 +13,7 @@ use super::emitter::{Class, Emitter, Reg, Val};
 struct Address {
     /// Text inside the brackets.
     text: String,
-    /// `global`, `global.nc`, `shared` or `shared::cluster`.
+    /// `global`, `global.nc` (perhaps with a hint), `shared` or `shared::cluster`.
     space: &'static str,
     dtype: DType,
 }
@@ -57,7 +57,11 @@ impl Emitter<'_> {
                 };
                 let base = self.bases.get(&arg).copied();
                 // Read-only inputs don't alias outputs, so the non-coherent path may serve them.
-                let space = if access == Access::In { "global.nc" } else { "global" };
+                let space = match access {
+                    Access::In if self.streams.contains(&arg) => "global.nc.L1::no_allocate",
+                    Access::In => "global.nc",
+                    _ => "global",
+                };
                 (base, 0, space, dtype, None)
             }
             Memory::Shared(id) => {
