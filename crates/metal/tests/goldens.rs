@@ -8,6 +8,7 @@ use std::path::Path;
 use common::*;
 use tilewright_ir::DType;
 use tilewright_ir::ops::{self, EpilogueStep, OpRequest, Trans};
+use tilewright_kernel::validate::validate;
 use tilewright_metal::Module;
 use tilewright_plan::SpaceOptions;
 
@@ -94,7 +95,11 @@ fn texts_are_as_expected() {
     let bless = std::env::var_os("TILEWRIGHT_BLESS").is_some_and(|v| v == "1");
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/filetests/metal");
     let mut wrong = String::new();
-    for (name, module) in cases() {
+    let constructs = constructs::all().into_iter().map(|(name, kernel)| {
+        validate(&kernel).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        (name, module(&kernel))
+    });
+    for (name, module) in cases().into_iter().chain(constructs) {
         let path = folder.join(format!("{name}.metal"));
         if bless {
             std::fs::write(&path, &module.text).expect("the expected text is written");

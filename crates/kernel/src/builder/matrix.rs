@@ -50,6 +50,15 @@ impl KernelBuilder {
         self.emit1(Op::FragmentMap { op, args: args.to_vec() }, ty)
     }
 
+    /// An accumulator rounded to another type.
+    pub fn fragment_cast(&mut self, fragment: ValueId, dtype: DType) -> ValueId {
+        let ty = match self.ty(fragment) {
+            Type::Fragment { atom, role, .. } => Type::Fragment { atom, role, dtype },
+            other => other,
+        };
+        self.emit1(Op::Cast(fragment), ty)
+    }
+
     /// `a·b + c` by the atom of `c`'s type.
     pub fn mma(&mut self, a: Operand, b: Operand, c: ValueId, depth: Option<ValueId>) -> ValueId {
         let ty = self.ty(c);

@@ -101,10 +101,7 @@ impl Emitter<'_> {
     fn int(&mut self, op: MapOp, vals: &[Val]) -> Result<Val, EmitError> {
         let text = match (op, vals) {
             (MapOp::Neg, [a]) => format!("int(0u - uint({}))", a.text),
-            (MapOp::Abs, [a]) => {
-                let a = a.operand();
-                return Ok(Val::data(format!("{a} < 0 ? int(0u - uint({a})) : {a}"), false));
-            }
+            (MapOp::Abs, [a]) => format!("{}({})", self.helper(Helper::Abs), a.text),
             (MapOp::Add | MapOp::Sub | MapOp::Mul, [a, b]) => {
                 let sign = match op {
                     MapOp::Add => '+',

@@ -23,6 +23,8 @@ pub(super) enum Helper {
     ToInt,
     /// Float to 64-bit integer, likewise.
     ToLong,
+    /// The magnitude of an integer, that of the smallest being itself.
+    Abs,
     /// The error function.
     Erf,
 }
@@ -41,6 +43,7 @@ impl Helper {
             Helper::SimdMax => "tw_simd_max",
             Helper::ToInt => "tw_int",
             Helper::ToLong => "tw_long",
+            Helper::Abs => "tw_abs",
             Helper::Erf => "tw_erf",
         }
     }
@@ -82,6 +85,10 @@ impl Helper {
             ),
             Helper::ToLong => format!(
                 "inline long {}(float x) {{\n    return isnan(x) ? 0L : x >= 9223372036854775808.0f ? 9223372036854775807L : x < -9223372036854775808.0f ? -9223372036854775807L - 1L : long(x);\n}}\n",
+                self.name()
+            ),
+            Helper::Abs => format!(
+                "inline int {}(int a) {{\n    return a < 0 ? int(0u - uint(a)) : a;\n}}\n",
                 self.name()
             ),
             Helper::Erf => erf(),

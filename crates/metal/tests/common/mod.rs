@@ -1,6 +1,8 @@
 //! What the tests of emitted text share: kernels of the op library for the M1 Max.
 #![allow(dead_code)]
 
+pub mod constructs;
+
 use tilewright_ir::analysis;
 use tilewright_ir::ops::{self, OpRequest};
 use tilewright_ir::{DType, Program};
