@@ -99,9 +99,7 @@ pub fn device(
     match (name, ordinal) {
         ("cpu", _) => cpu(isa, threads),
         (_, Some(ordinal)) => cuda(name, ordinal),
-        ("metal", _) => Err(CliError::DeviceMissing(format!(
-            "device `{name}` is not available: this build has no Metal backend"
-        ))),
+        ("metal", _) => Ok(tilewright_metal::host::open()?),
         _ => {
             Err(CliError::Usage(format!("unknown device `{name}`: use cpu, cuda, cuda:N or metal")))
         }

@@ -70,6 +70,23 @@ impl Engine {
         Ok(cache.entry(key).or_insert(compiled).clone())
     }
 
+    /// Compiles kernels that were made for a program elsewhere, such as those of a published list.
+    /// They have no ranking; `text` says where they come from. Nothing is cached.
+    ///
+    /// # Errors
+    /// The program is invalid, the kernels' arguments come from nothing in it, or the device
+    /// refuses a kernel or fails.
+    pub fn compile_stated(
+        &self,
+        program: &Program,
+        launches: Vec<Kernel>,
+        text: &str,
+    ) -> Result<Compiled, EngineError> {
+        let plan = Plan::stated(program, self.target(), text)?;
+        let executable = self.device.compile(&launches).map_err(|e| e.under_plan(text))?;
+        join(&plan, None, text, Vec::new(), launches, executable)
+    }
+
     /// Number of compiled plans in the cache.
     pub fn cached(&self) -> usize {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner).len()
@@ -86,6 +103,8 @@ pub struct Compiled {
 #[derive(Debug)]
 struct Origin {
     plan: Plan,
+    /// The compiled plan in one line.
+    text: String,
     chosen: Option<usize>,
     rejected: Vec<RejectedPlan>,
     launches: Vec<Kernel>,
@@ -104,10 +123,7 @@ impl Compiled {
 
     /// The compiled plan in one line.
     pub fn describe(&self) -> String {
-        match self.origin.chosen {
-            Some(candidate) => self.origin.plan.describe(candidate),
-            None => GENERAL.to_string(),
-        }
+        self.origin.text.clone()
     }
 
     /// Candidates that ranked higher and were rejected after planning.
@@ -190,7 +206,7 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
         let lowered = plan.lower_general()?;
         let executable = device.compile(&lowered.launches);
         let executable = executable.map_err(|e| e.under_plan(GENERAL))?;
-        return join(plan, None, Vec::new(), lowered.launches, executable);
+        return join(plan, None, GENERAL, Vec::new(), lowered.launches, executable);
     }
     let mut rejected = Vec::new();
     for &candidate in &plan.ranking.order {
@@ -216,20 +232,22 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
             }
             Err(error) => return Err(error.under_plan(&plan.describe(candidate)).into()),
         };
-        return join(plan, Some(candidate), rejected, lowered.launches, executable);
+        return join(plan, Some(candidate), GENERAL, rejected, lowered.launches, executable);
     }
     Err(EngineError::Rejected { program: plan.program.name.clone(), rejected })
 }
 
+/// Joins code with its program; `unranked` is what a plan without candidates is called.
 fn join(
     plan: &Plan,
     chosen: Option<usize>,
+    unranked: &str,
     rejected: Vec<RejectedPlan>,
     launches: Vec<Kernel>,
     executable: Box<dyn Executable>,
 ) -> Result<Compiled, EngineError> {
-    let text = chosen.map_or_else(|| GENERAL.to_string(), |c| plan.describe(c));
-    let handle = Handle::of_plan(&plan.program, &launches, executable, text)?;
-    let origin = Origin { plan: plan.clone(), chosen, rejected, launches };
+    let text = chosen.map_or_else(|| unranked.to_string(), |c| plan.describe(c));
+    let handle = Handle::of_plan(&plan.program, &launches, executable, text.clone())?;
+    let origin = Origin { plan: plan.clone(), text, chosen, rejected, launches };
     Ok(Compiled { handle, origin: Arc::new(origin) })
 }

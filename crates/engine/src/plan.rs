@@ -86,6 +86,20 @@ impl Plan {
         Ok(Plan { program: program.clone(), facts, target: target.clone(), ranking, general })
     }
 
+    /// What is known of a program whose kernels were made elsewhere: its facts, and no candidate.
+    ///
+    /// # Errors
+    /// The program is invalid, or the target has no policy.
+    pub fn stated(program: &Program, target: &Target, text: &str) -> Result<Self, EngineError> {
+        verify(program).map_err(EngineError::Invalid)?;
+        let facts = analysis::facts(program);
+        let rows = !matches!(facts.family, Family::Matrix(_));
+        let policy = policy::by_name(policy::default_name(target, rows), None)?;
+        let ranking = unranked(program, target, policy.as_ref());
+        let (program, target) = (program.clone(), target.clone());
+        Ok(Plan { program, facts, target, ranking, general: Some(text.to_string()) })
+    }
+
     /// Checks that there is something to compile: a legal candidate, or the general lowering.
     ///
     /// # Errors

@@ -296,11 +296,16 @@ pub fn by_name(name: &str, profile: Option<&Profile>) -> Result<Box<dyn Policy>,
 }
 
 /// The name of the policy that a target's problems are ranked with where none is asked for:
-/// `cpu` on CPUs; on GPUs `reduction-v1` for rows and `matrix-mpp-v2` for matrix products.
+/// `cpu` on CPUs; on GPUs `reduction-v1` for rows and for matrix products `matrix-mpp-v2`, or
+/// `matrix-simdgroup-v1` where there are 8x8 fragments and no tensor operations.
 pub fn default_name(target: &Target, rows: bool) -> &'static str {
     match (&target.kind, rows) {
         (TargetKind::Cpu(_), _) => cpu::NAME,
         (TargetKind::Gpu(_), true) => reduction_v1::NAME,
+        // A device without tensor operations still has 8x8 fragments.
+        (TargetKind::Gpu(gpu), false) if gpu.matrix == [MatrixBasis::Simdgroup] => {
+            matrix_simdgroup_v1::NAME
+        }
         (TargetKind::Gpu(_), false) => matrix_mpp_v2::NAME,
     }
 }
