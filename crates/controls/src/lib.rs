@@ -9,6 +9,8 @@
 //! | `torch-eager`, `torch-compile` | PyTorch on the CPU or a CUDA device ([`torch`]) | by op |
 //! | `cublas` | `torch.mm` on a CUDA device, without TF32 | preallocated |
 //! | `triton` | row kernels in Triton, tuned over warps, on a CUDA device | preallocated |
+//! | `mps` | the matrix multiplication of Metal Performance Shaders, on a Mac's GPU | preallocated |
+//! | `mpp` | a handwritten kernel of tensor operations, on a Mac's GPU | preallocated |
 //!
 //! A control that isn't installed says so; it never fails a run.
 
@@ -16,6 +18,8 @@ mod blas;
 pub mod ceilings;
 mod gemm_crate;
 mod handwritten;
+#[cfg(target_vendor = "apple")]
+mod metal;
 pub mod torch;
 
 /// Whether the result is written to memory that the caller brings, or allocated inside the call.
@@ -116,10 +120,26 @@ pub trait Prepared {
     /// # Errors
     /// The tensors don't fit.
     fn call(&mut self, inputs: &[&[f32]], output: &mut [f32]) -> Result<(), ControlError>;
+
+    /// Computes that many times as one batch of the control's own device, after an untimed batch,
+    /// `samples` times: nanoseconds of each batch by the device's clock. The inputs are brought to
+    /// the device before; the output stays there. `None` where there is no such clock.
+    ///
+    /// # Errors
+    /// The tensors don't fit.
+    fn device_batches(
+        &mut self,
+        _inputs: &[&[f32]],
+        _output: &mut [f32],
+        _calls: u64,
+        _samples: usize,
+    ) -> Result<Option<Vec<u64>>, ControlError> {
+        Ok(None)
+    }
 }
 
 /// Every control's name.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 11] = [
     "handwritten",
     "gemm-crate",
     "openblas",
@@ -129,13 +149,16 @@ pub const NAMES: [&str; 9] = [
     "torch-compile",
     "cublas",
     "triton",
+    "mps",
+    "mpp",
 ];
 
-/// Whether a control runs on a kind of device: `cpu` or `cuda`.
+/// Whether a control runs on a kind of device: `cpu`, `cuda` or `metal`.
 pub fn runs_on(name: &str, kind: &str) -> bool {
     match name {
         "torch-eager" | "torch-compile" => matches!(kind, "cpu" | "cuda"),
         "cublas" | "triton" => kind == "cuda",
+        "mps" | "mpp" => kind == "metal",
         _ => kind == "cpu",
     }
 }
@@ -182,6 +205,10 @@ pub fn control(name: &str, threads: usize) -> Result<Box<dyn Control>, ControlEr
         "handwritten" => Ok(Box::new(handwritten::Handwritten::new(threads)?)),
         "gemm-crate" => Ok(Box::new(gemm_crate::GemmCrate)),
         "openblas" | "mkl" | "accelerate" => Ok(Box::new(blas::Blas::load(name, threads)?)),
+        #[cfg(target_vendor = "apple")]
+        "mps" | "mpp" => Ok(Box::new(metal::Metal::open(name)?)),
+        #[cfg(not(target_vendor = "apple"))]
+        "mps" | "mpp" => Err(ControlError::Missing("Metal is a part of macOS".to_string())),
         _ => Err(ControlError::Unknown { name: name.to_string() }),
     }
 }
@@ -249,7 +276,7 @@ mod tests {
                     |p: usize, j: usize| if transposed[1] { b[j * k + p] } else { b[p * n + j] };
                 let expected: Vec<f32> =
                     (0..m * n).map(|e| (0..k).map(|p| at(e / n, p) * bt(p, e % n)).sum()).collect();
-                for name in ["gemm-crate", "openblas", "mkl", "accelerate"] {
+                for name in ["gemm-crate", "openblas", "mkl", "accelerate", "mps", "mpp"] {
                     if let Some(found) = run(name, &problem, &[&a, &b], m * n) {
                         assert_eq!(found, expected, "{name} {transposed:?}");
                     }
@@ -315,7 +342,7 @@ mod tests {
     fn what_a_control_cant_do_is_said() {
         assert!(matches!(control("cudnn", 1), Err(ControlError::Unknown { .. })));
         for name in NAMES {
-            assert!(runs_on(name, "cpu") || runs_on(name, "cuda"), "{name}");
+            assert!(["cpu", "cuda", "metal"].iter().any(|kind| runs_on(name, kind)), "{name}");
             assert!(computes_rows(name) || computes_products(name), "{name}");
         }
         assert!(!runs_on("openblas", "cuda") && !runs_on("cublas", "cpu"));
