@@ -17,7 +17,7 @@ use tilewright_ir::entity::Id;
 use tilewright_ir::interp;
 use tilewright_ir::ops::{OpRequest, ShapeForm, catalog, find};
 use tilewright_kernel::kernel::{ArgKind, ArgSource, Elem, Kernel};
-use tilewright_kernel::lower::{Options, lower, lower_any};
+use tilewright_kernel::lower::{Options, Pack, lower, lower_any};
 use tilewright_plan::mapping::{CpuIsa, Mapping, RowMapping};
 
 fn row_ops() -> Vec<&'static str> {
@@ -132,7 +132,8 @@ fn rows(
 ) {
     let program = program(op, Some(columns), dtype, pad.is_some());
     let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?}");
-    let lowered = lower(&program, &facts(&program), &Mapping::Rows(m), &Options::default())
+    let options = Options { pack: Pack::InTurn, ..Options::default() };
+    let lowered = lower(&program, &facts(&program), &Mapping::Rows(m), &options)
         .unwrap_or_else(|e| panic!("{context}: {e}"));
     let sizes = sizes(&program, rows, columns);
     let dims: Vec<(&str, u64)> = sizes.iter().map(|(n, s)| (n.as_str(), *s)).collect();
@@ -175,6 +176,25 @@ fn every_row_op_in_every_dtype() {
     }
 }
 
+/// Tasks of several rows, the last of which may be short, in whole and half vectors.
+#[test]
+fn rows_of_a_task_run_in_turn() {
+    for isa in isas() {
+        let whole = mapping(isa, 4).lanes;
+        for op in row_ops() {
+            for lanes in [whole, (whole / 2).max(4)] {
+                for (count, pack) in [(1, 1), (1, 4), (7, 4), (8, 4), (5, 5), (0, 3)] {
+                    let m = RowMapping { lanes, pack, unroll: 2, ..mapping(isa, 4) };
+                    for n in [1, 15, 32, 131] {
+                        rows(op, count, n, DType::F32, isa, m, None);
+                        rows(op, count, n, DType::F32, isa, m, Some(3));
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn padded_rows() {
     for isa in isas() {
@@ -203,6 +223,7 @@ fn random_row_mappings() {
                 accumulators: 1 + random.below(unroll.into()) as u32,
                 cache: random.below(2) == 0,
                 fuse: random.below(2) == 0,
+                pack: random.pick(&[1, 1, 2, 3, 7]),
                 ..mapping(isa, 4)
             };
             let dtype = random.pick(&[DType::F32, DType::F64, DType::F16, DType::BF16]);

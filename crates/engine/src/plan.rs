@@ -157,7 +157,7 @@ impl Plan {
                 },
                 ..lower::Options::default()
             },
-            None => lower::Options::default(),
+            None => lower::Options { pack: lower::Pack::InTurn, ..lower::Options::default() },
         }
     }
 

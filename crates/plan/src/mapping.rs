@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// Element `e` of a row belongs to worker `w` with `e = (chunk·W + w)·V + v`, `0 ≤ v < V`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct RowMapping {
-    /// Lanes of one subgroup: 32 on GPUs, the SIMD width in elements on CPUs.
+    /// Lanes of one subgroup: 32 on GPUs, the elements of a SIMD vector on CPUs.
     pub lanes: u32,
     /// Subgroups of one group that share one program (row).
     pub subgroups: u32,
@@ -24,7 +24,8 @@ pub struct RowMapping {
     /// Independent partial accumulators per reduction and worker element, at most U. 1 keeps the
     /// order of a single chain; more need a reduction that permits an unordered tree.
     pub accumulators: u32,
-    /// Programs per group (P).
+    /// Programs per group (P): on GPUs side by side, each with subgroups of its own; on CPUs one
+    /// after another, so that P sets the size of the tasks that threads take.
     pub pack: u32,
     /// Copy inputs that several phases read into stripes.
     pub cache: bool,

@@ -181,6 +181,9 @@ pub fn describe(mapping: &Mapping) -> String {
             if *accumulators > 1 {
                 let _ = write!(text, ", {accumulators} accumulators");
             }
+            if *lanes < 32 && *pack > 1 {
+                let _ = write!(text, ", {pack} rows a task");
+            }
             if *fuse {
                 text.push_str(", fused");
             }
@@ -356,7 +359,9 @@ impl Context<'_> {
     ) -> Result<Vec<Candidate>, PlanError> {
         let unscored = match &self.target.kind {
             TargetKind::Gpu(gpu) => space::rows::candidates(problem, gpu, options)?,
-            TargetKind::Cpu(cpu) => space::cpu_rows::candidates(problem, cpu, options)?,
+            TargetKind::Cpu(cpu) => {
+                space::cpu_rows::candidates(problem, cpu, options, self.threads)?
+            }
         };
         unscored.into_iter().map(|u| self.score(Problem::Rows(problem), u)).collect()
     }

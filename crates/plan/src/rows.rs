@@ -48,7 +48,7 @@ pub struct RowCounts {
     pub threads: u64,
     /// Program instances.
     pub programs: u64,
-    /// Groups, ⌈programs/P⌉·C.
+    /// Groups: C·⌈n/P⌉ along the innermost grid dimension of n programs, times the others.
     pub groups: u64,
     /// Longest worker stripe in elements, at the nominal length.
     pub slots: u64,
@@ -99,12 +99,13 @@ impl RowCounts {
             false => (0, 0),
         };
         let (scalars, bytes) = (variant.slot_scalars + scalars, variant.slot_bytes + bytes);
+        let inner = problem.inner.max(1);
+        let rows = inner.div_ceil(u64::from(mapping.pack.max(1)));
         RowCounts {
             threads: mapping.threads(),
             programs: problem.programs,
-            groups: problem
-                .programs
-                .div_ceil(u64::from(mapping.pack.max(1)))
+            groups: (problem.programs / inner)
+                .saturating_mul(rows)
                 .saturating_mul(u64::from(mapping.cluster)),
             slots,
             private_scalars: slots.saturating_mul(scalars),

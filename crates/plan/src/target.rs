@@ -128,6 +128,16 @@ impl CpuFacts {
     pub fn lanes(&self, element_bytes: u64) -> u32 {
         (self.isa.vector_bytes() / element_bytes.max(1)) as u32
     }
+
+    /// Elements of each width of vector that a row program may use, the widest first. AVX-512 has
+    /// every operation on half a register too, which some processors run at a higher clock.
+    pub fn widths(&self, element_bytes: u64) -> Vec<u32> {
+        let lanes = self.lanes(element_bytes);
+        match self.isa {
+            CpuIsa::Avx512 => vec![lanes, lanes / 2],
+            CpuIsa::Avx2 | CpuIsa::Portable => vec![lanes],
+        }
+    }
 }
 
 /// A name that is no target.

@@ -6,7 +6,7 @@ use common::*;
 use tilewright_ir::ops::{self, OpRequest};
 use tilewright_ir::{DType, analysis};
 use tilewright_plan::json::PlanObject;
-use tilewright_plan::mapping::{CpuIsa, Mapping};
+use tilewright_plan::mapping::{CpuIsa, Mapping, RowMapping};
 use tilewright_plan::policy::cpu::Cpu;
 use tilewright_plan::policy::matrix_mpp_v2::MatrixMppV2;
 use tilewright_plan::policy::matrix_mpp_v3::MatrixMppV3;
@@ -405,7 +405,9 @@ fn cpu_rows() {
                 let ranking = ranked_on(&target, op, &shape, &policy, SpaceOptions::default());
                 let winner = ranking.winner().unwrap_or_else(|e| panic!("{op} {shape:?}: {e}"));
                 let (m, c) = rows(winner);
-                assert_eq!((m.lanes, m.subgroups, m.vector, m.pack), (lanes, 1, 1, 1));
+                assert_eq!((m.lanes, m.subgroups, m.vector), (lanes, 1, 1));
+                // A task of everything, or rows that the threads share.
+                assert!(m.pack == 1 || c.groups == 1, "{op} {shape:?}: {m:?}");
                 assert_eq!((c.shared_bytes, c.barriers), (0, 0));
             }
         }
@@ -414,6 +416,51 @@ fn cpu_rows() {
     let target = cpu(CpuIsa::Avx512, 1);
     let ranking = ranked_on(&target, "row_sum", &[64, 4096], &Cpu::default(), Default::default());
     assert!(rows(ranking.winner().expect("legal")).0.accumulators > 1);
+}
+
+#[test]
+fn cpu_rows_come_in_tasks_and_vector_widths() {
+    let target = cpu(CpuIsa::Avx512, 2);
+    let space = |threads: Option<Vec<u32>>, pack: Option<Vec<u32>>| SpaceOptions {
+        threads,
+        pack,
+        max_candidates: 1000,
+        ..SpaceOptions::default()
+    };
+    let distinct = |ranking: &Ranking, of: &dyn Fn(&RowMapping) -> u32| {
+        let mut all: Vec<u32> = ranking.candidates.iter().map(|c| of(rows(c).0)).collect();
+        all.sort();
+        all.dedup();
+        all
+    };
+    let policy = Cpu::default();
+    let ranking = ranked_on(&target, "softmax", &[37, 1537], &policy, space(None, None));
+    assert_eq!(distinct(&ranking, &|m| m.lanes), [16]);
+    assert_eq!(distinct(&ranking, &|m| m.pack), [1, 19, 37]);
+    let both = space(Some(vec![16, 8]), Some(vec![2]));
+    let ranking = ranked_on(&target, "softmax", &[37, 1537], &policy, both);
+    assert_eq!(distinct(&ranking, &|m| m.lanes), [8, 16]);
+    assert_eq!(distinct(&ranking, &|m| m.pack), [2]);
+    assert!(ranking.candidates.iter().all(|c| rows(c).1.groups == 19));
+    // One row is one task; a tiny launch stays on one thread, a large one doesn't.
+    let one = ranked_on(&target, "softmax", &[1, 1537], &policy, space(None, None));
+    assert_eq!(distinct(&one, &|m| m.pack), [1]);
+    for (shape, alone) in [([4, 64], true), ([512, 4096], false)] {
+        let ranking = ranked_on(&target, "softmax", &shape, &policy, space(None, None));
+        assert_eq!(rows(ranking.winner().expect("legal")).1.groups == 1, alone, "{shape:?}");
+    }
+    // What the space doesn't hold is refused by name.
+    let program = program("softmax", &[37, 1537]);
+    let facts = analysis::facts(&program);
+    for (threads, pack, rule) in [
+        (Some(vec![32]), None, "threads-limit"),
+        (None, Some(vec![38]), "pack-range"),
+        (None, Some(vec![0]), "pack-range"),
+    ] {
+        let request = Request::new(&program, &facts).options(space(threads, pack));
+        let error = plan(&request, &target, &policy).expect_err("illegal").to_string();
+        assert!(error.contains(rule), "{error}");
+    }
 }
 
 #[test]

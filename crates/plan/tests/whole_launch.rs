@@ -100,12 +100,32 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert!(input(family, &four, "chain") < input(family, &one, "chain"));
     let (_, narrow) = find(&|m| base(m) && m.unroll == 1 && m.accumulators == 1);
     assert!(input(family, &narrow, "loop_trips") > input(family, &one, "loop_trips"));
+    // Three operations join two maxima, one joins two sums: (4 − 1)·(3 + 1) a row, 32 rows.
+    assert_eq!(input(family, &four, "combines"), 32.0 * 12.0);
+    assert_eq!((input(family, &one, "combines"), input(family, &one, "tails")), (0.0, 0.0));
     let (_, fused) = find(&|m| !m.cache && m.fuse && m.unroll == 4 && m.accumulators == 1);
     assert!(input(family, &fused, "loop_trips") < input(family, &one, "loop_trips"));
-    assert_eq!((input(family, &one, "rows"), input(family, &one, "other_threads")), (32.0, 1.0));
-    let alone = inputs(&cpu(2), "softmax", &[64, 4096], Some(1));
-    assert_eq!(input(family, &alone[0].2, "rows"), 64.0);
-    assert_eq!(input(family, &alone[0].2, "other_threads"), 0.0);
+    let (_, copied) = find(&|m| m.cache && !m.fuse && m.unroll == 4 && m.accumulators == 1);
+    // One stripe of 4096/16 vectors a row, or two.
+    assert_eq!(input(family, &one, "stripe_vectors"), 32.0 * 256.0);
+    assert_eq!(input(family, &copied, "stripe_vectors"), 2.0 * 32.0 * 256.0);
+    // Rows one by one pass from core to core; a thread's share in one task stays where it is, and
+    // a single task stays on one thread.
+    let threads = |i: &Inputs| (input(family, i, "other_threads"), input(family, i, "moved_lines"));
+    let same = |m: &tilewright_plan::mapping::RowMapping, pack| {
+        base(m) && m.unroll == 4 && m.accumulators == 1 && m.pack == pack
+    };
+    assert_eq!(threads(&one), (1.0, 32.0 * 4096.0 * 8.0 / 64.0));
+    let (_, shares) = find(&|m| same(m, 32));
+    assert_eq!(threads(&shares), (1.0, 0.0));
+    let (_, alone) = find(&|m| same(m, 64));
+    assert_eq!(threads(&alone), (0.0, 0.0));
+    assert_eq!(input(family, &alone, "arithmetic"), 2.0 * input(family, &one, "arithmetic"));
+    let single = inputs(&cpu(2), "softmax", &[64, 4096], Some(1));
+    assert_eq!(threads(&single[0].2), (0.0, 0.0));
+    // A row that ends within a vector has a tail in each of its three loops.
+    let ragged = inputs(&cpu(2), "softmax", &[2, 4097], Some(1));
+    assert_eq!(input(family, &ragged[0].2, "tails"), 2.0 * 3.0);
 }
 
 #[test]
@@ -116,9 +136,17 @@ fn cpu_products_show_what_a_mapping_changes() {
     for (mapping, found, inputs) in &seen {
         let Mapping::CpuMatrix(m) = mapping else { panic!("a CPU product") };
         assert_eq!(*found, family);
-        let packed = input(family, inputs, "packed_vectors");
+        let packed = input(family, inputs, "copied_vectors");
         assert_eq!(packed > 0.0, m.pack_a || m.pack_b, "{m:?}");
-        assert_eq!(input(family, inputs, "reloads") > 0.0, m.depth < 512, "{m:?}");
+        // Each vector of results is written once a step and read back in all but the first.
+        let (rows, width) = (u64::from(m.tile[0]), u64::from(m.tile[1]) * 16);
+        if 512 % rows == 0 && 512 % width == 0 && m.columns % width == 0 {
+            let steps = 512u64.div_ceil(m.depth) as f64;
+            let results = 512.0 * 512.0 / 16.0 * (2.0 * steps - 1.0);
+            assert_eq!(input(family, inputs, "results"), results, "{m:?}");
+        }
+        let loads = input(family, inputs, "loads");
+        assert!(loads >= 512f64.powi(3) / 16.0 * (1.0 / 16.0 + 1.0 / 5.0) / 2.0, "{m:?}");
         // No mapping does less than the product: 512³ multiply-adds, 16 lanes, 2 a cycle.
         assert!(input(family, inputs, "products") >= 512f64.powi(3) / 32.0, "{m:?}");
     }

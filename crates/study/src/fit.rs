@@ -128,7 +128,8 @@ pub fn padded(inputs: &[f64]) -> Inputs {
     all
 }
 
-fn training(family: Family, target: &str, searches: &[&SearchFile]) -> Training {
+/// Training rows of the searches of a family.
+pub fn training(family: Family, target: &str, searches: &[&SearchFile]) -> Training {
     let mut rows = Vec::new();
     for search in searches {
         for (candidate, label) in search.labels() {

@@ -16,6 +16,13 @@ const OPTIMAL: f64 = 1e-6;
 /// Figures of folds agree within this: they come from two solutions of one minimisation.
 const REFIT: f64 = 1e-6;
 
+/// A pick that is slower than the incumbent by no more than this counts as a tie, and a smaller
+/// predicted gain as none.
+const TIE: f64 = 0.02;
+
+/// Share of the accepted training cases that may have lost.
+const LOST: f64 = 0.05;
+
 /// A row with its inputs.
 struct Row<'a> {
     case: &'a str,
@@ -336,16 +343,17 @@ fn derived_confidence(
     let picks = picks(rows, &known, held_out);
     let slacks: Vec<f64> =
         picks.iter().map(|(pick, best)| held_out[*best] / held_out[*pick]).collect();
-    let over_predictions = calibration.incumbents.iter().filter_map(|incumbent| {
+    // Predicted and measured gain of the pick over the incumbent.
+    let pairs = calibration.incumbents.iter().filter_map(|incumbent| {
         let row = rows.get(*incumbent)?;
         let (pick, _) = picks.iter().find(|(pick, _)| rows[*pick].case == row.case)?;
-        let predicted = held_out[*incumbent] / held_out[*pick];
-        Some(predicted / (row.label / rows[*pick].label))
+        Some((held_out[*incumbent] / held_out[*pick], row.label / rows[*pick].label))
     });
+    let gains: Vec<(f64, f64)> = pairs.collect();
     let (low, high) = (1.0 / covering(&inverse, share)?, covering(&ratios, share)?);
     let margin = match calibration.incumbents.is_empty() {
         true => calibration.confidence.margin,
-        false => over_predictions.fold(1.0, f64::max),
+        false => guard_margin(&gains)?,
     };
     Some(Confidence {
         level,
@@ -358,6 +366,19 @@ fn derived_confidence(
         cases: rows.iter().map(|r| r.case).collect::<BTreeSet<_>>().len() as u64,
         shapes: rows.iter().map(|r| r.shape.as_str()).collect::<BTreeSet<_>>().len() as u64,
     })
+}
+
+/// The least of 1 + [`TIE`] and the larger predicted gains at which at most a share of [`LOST`] of
+/// the cases that gain more by prediction lost by more than [`TIE`].
+fn guard_margin(gains: &[(f64, f64)]) -> Option<f64> {
+    let least = 1.0 + TIE;
+    let margins = gains.iter().map(|g| g.0).filter(|m| *m > least).chain([least]);
+    let holds = |margin: &f64| {
+        let accepted: Vec<f64> = gains.iter().filter(|g| g.0 > *margin).map(|g| g.1).collect();
+        let lost = accepted.iter().filter(|measured| **measured * least < 1.0).count();
+        lost as f64 <= LOST * accepted.len() as f64
+    };
+    margins.filter(holds).min_by(f64::total_cmp)
 }
 
 /// Smallest and largest value of each input.

@@ -204,11 +204,23 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
             rows.iter().position(at)
         })
         .collect();
-    let mut margin: f64 = 1.0;
-    for i in &incumbents {
-        let p = picks.iter().find(|(p, _)| rows[*p].case == rows[*i].case).unwrap().0;
-        margin = margin.max((held[*i] / held[p]) / (rows[*i].label / rows[p].label));
-    }
+    let gains: Vec<(f64, f64)> = incumbents
+        .iter()
+        .map(|i| {
+            let p = picks.iter().find(|(p, _)| rows[*p].case == rows[*i].case).unwrap().0;
+            (held[*i] / held[p], rows[*i].label / rows[p].label)
+        })
+        .collect();
+    // The first margin of 1.02 and up that accepts at most one loser in twenty.
+    let mut margins: Vec<f64> = gains.iter().map(|g| g.0.max(1.02)).chain([1.02]).collect();
+    margins.sort_by(f64::total_cmp);
+    let margin = *margins
+        .iter()
+        .find(|m| {
+            let accepted: Vec<_> = gains.iter().filter(|g| g.0 > **m).collect();
+            20 * accepted.iter().filter(|g| g.1 * 1.02 < 1.0).count() <= accepted.len()
+        })
+        .unwrap();
     let ratio = |i: usize| rows[i].label / held[i];
     let ranges: BTreeMap<&str, [f64; 2]> = names
         .iter()

@@ -44,6 +44,18 @@ pub struct Options {
     pub join: Join,
     /// How the last, partial chunk of a row is written.
     pub tail: Tail,
+    /// How a group of rows takes its programs.
+    pub pack: Pack,
+}
+
+/// How a group takes its P programs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pack {
+    /// Side by side, each with a subgroup of its own.
+    #[default]
+    Beside,
+    /// One after another by the same subgroup, as on a CPU, where a group is a thread's task.
+    InTurn,
 }
 
 /// How every lane comes to have the fold of the subgroups' partial results, after they were
@@ -70,9 +82,10 @@ pub enum Tail {
 }
 
 impl Default for Options {
-    /// No limit that a program could reach: what a CPU has.
+    /// No limit that a program could reach.
     fn default() -> Self {
-        Options { shared_limit: 1 << 30, join: Join::default(), tail: Tail::default() }
+        let (join, tail, pack) = (Join::default(), Tail::default(), Pack::default());
+        Options { shared_limit: 1 << 30, join, tail, pack }
     }
 }
 

@@ -20,7 +20,7 @@ use tilewright_ir::program::{AxisId, MapOp, OrderPolicy};
 use tilewright_plan::mapping::RowMapping;
 
 use super::access::Frame;
-use super::{Context, Join, LowerError, Options, Rule, Tail, check_closed_form};
+use super::{Context, Join, LowerError, Options, Pack, Rule, Tail, check_closed_form};
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
 
@@ -83,7 +83,8 @@ pub(super) fn lower(
     options: &Options,
 ) -> Result<Kernel, LowerError> {
     check(program, mapping)?;
-    let groups = mapping.subgroups * mapping.pack;
+    let beside = if options.pack == Pack::Beside { mapping.pack } else { 1 };
+    let groups = mapping.subgroups * beside;
     let mut b = KernelBuilder::new(&program.name, mapping.lanes, groups);
     let zero = b.int(0);
     let mut cx = Context::new(program, b);
@@ -121,9 +122,21 @@ pub(super) fn lower(
         let detail = format!("{} programs in a group, and the grid has one", mapping.pack);
         return Err(rows.cx.error(Rule::MappingRange, detail));
     };
-    // Every subgroup has a row of its own; those past the last row do nothing.
     let var = &program.indices[*index];
     let step = program.known(var.step).unwrap_or(1);
+    if options.pack == Pack::InTurn {
+        // All programs of the group in a loop; the last group may have fewer.
+        rows.subgroup = rows.cx.b.subgroup_id();
+        let extent = rows.cx.extent(var.extent);
+        let end = rows.cx.b.add_int(*origin, (step * u64::from(mapping.pack)) as i64);
+        let end = rows.cx.b.min(end, extent);
+        let open = rows.cx.b.begin_for(*origin, end, step, 1, &[]);
+        rows.cx.indices.insert(*index, open.index());
+        rows.body()?;
+        rows.cx.b.end_for(open, &[]);
+        return finish(rows, facts);
+    }
+    // Every subgroup has a row of its own; those past the last row do nothing.
     let number = rows.cx.b.subgroup_id();
     let offset = rows.cx.b.mul_int(number, step as i64);
     let row = rows.cx.b.add(*origin, offset);

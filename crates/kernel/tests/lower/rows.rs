@@ -8,7 +8,9 @@ use tilewright_ir::facts::Family;
 use tilewright_ir::ops::{OpRequest, catalog, find};
 use tilewright_ir::program::*;
 use tilewright_kernel::kernel::{Kernel, Op as KernelOp};
-use tilewright_kernel::lower::{Join, LowerError, Lowered, Options, Rule, Tail, lower, lower_any};
+use tilewright_kernel::lower::{
+    Join, LowerError, Lowered, Options, Pack, Rule, Tail, lower, lower_any,
+};
 use tilewright_kernel::sim::Order;
 use tilewright_plan::mapping::{Mapping, RowMapping};
 
@@ -36,8 +38,8 @@ fn joined(program: &Program, mapping: RowMapping, join: Join) -> Result<Lowered,
     with(program, mapping, Options { join, ..Options::default() })
 }
 
-fn with(program: &Program, mapping: RowMapping, options: Options) -> Result<Lowered, LowerError> {
-    lower(program, &facts(program), &Mapping::Rows(mapping), &options)
+fn with(program: &Program, m: RowMapping, options: Options) -> Result<Lowered, LowerError> {
+    lower(program, &facts(program), &Mapping::Rows(m), &options)
 }
 
 /// Names of the row ops.
@@ -64,15 +66,20 @@ fn sizes(program: &Program, rows: u64, columns: u64) -> Vec<(String, u64)> {
 
 fn run(op: &str, rows: u64, columns: u64, dtype: DType, m: RowMapping, pad: Option<u64>) {
     let program = program(op, columns, dtype, pad.is_some());
-    let mut forms = vec![(Join::Collective, Tail::Guards), (Join::Collective, Tail::Packs)];
-    // One subgroup has nothing to join.
+    let default = Options::default();
+    let mut choices = vec![default, Options { tail: Tail::Packs, ..default }];
     if m.subgroups > 1 && m.cluster == 1 {
-        forms.push((Join::Lane, Tail::Guards));
+        // One subgroup has nothing to join.
+        choices.push(Options { join: Join::Lane, ..default });
     }
-    for (join, tail) in forms {
-        let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?} {join:?} {tail:?}");
-        let options = Options { join, tail, ..Options::default() };
+    if m.pack > 1 {
+        choices.push(Options { pack: Pack::InTurn, ..default });
+    }
+    for options in choices {
+        let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?} {options:?}");
         let kernels = with(&program, m, options).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let beside = if options.pack == Pack::Beside { m.pack } else { 1 };
+        assert_eq!(kernels.launches[0].subgroups, m.subgroups * beside, "{context}");
         closed_form(&program, m, &kernels.launches[0], &context);
         let sizes = sizes(&program, rows, columns);
         let dims: Vec<(&str, u64)> = sizes.iter().map(|(n, s)| (n.as_str(), *s)).collect();

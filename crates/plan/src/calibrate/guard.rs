@@ -28,6 +28,36 @@ pub fn margin(training: &[GuardCase]) -> f64 {
     training.iter().map(GuardCase::over_prediction).fold(1.0, f64::max)
 }
 
+/// Times of one plan differ by about this share, so a challenger that is slower by no more is a
+/// tie, and a smaller predicted gain is none.
+pub const TIE: f64 = 0.02;
+
+/// Share of the accepted training cases that may have lost: their labels are noisy too.
+pub const LOST: f64 = 0.05;
+
+/// The smallest margin, from 1 + [`TIE`] up, at which no more than a share of [`LOST`] of the
+/// training cases that it accepts were slower by more than [`TIE`].
+///
+/// [`margin`] lets a gain pass only where the worst over-prediction of all would leave one; this
+/// asks what acceptance would have cost.
+pub fn margin_by_losses(training: &[GuardCase]) -> f64 {
+    let mut margins: Vec<f64> = training.iter().map(|c| c.predicted).collect();
+    margins.retain(|m| *m > 1.0 + TIE);
+    margins.push(1.0 + TIE);
+    margins.sort_by(f64::total_cmp);
+    let holds = |margin: f64| {
+        let accepted = training.iter().filter(|c| c.predicted > margin);
+        let (mut all, mut lost) = (0usize, 0usize);
+        for case in accepted {
+            all += 1;
+            lost += usize::from(case.measured * (1.0 + TIE) < 1.0);
+        }
+        lost as f64 <= LOST * all as f64
+    };
+    // The largest accepts nothing.
+    margins.into_iter().find(|m| holds(*m)).unwrap_or(1.0 + TIE)
+}
+
 /// Training cases of a model by its held-out predictions: in every case the incumbent's row
 /// against the model's pick. Without incumbents the best constant rule is the incumbent.
 pub fn training_cases(data: &Dataset, predictions: &[f64], incumbents: &[usize]) -> Vec<GuardCase> {
@@ -128,6 +158,26 @@ mod tests {
     fn the_margin_is_the_largest_over_prediction() {
         assert_eq!(margin(&[case(1.2, 1.0), case(1.5, 1.2), case(0.9, 1.1)]), 1.25);
         assert_eq!(margin(&[case(0.5, 1.0)]), 1.0);
+    }
+
+    #[test]
+    fn the_margin_by_losses_asks_what_acceptance_would_have_cost() {
+        // One loser among few: the margin is the gain that was promised and lost.
+        let cases = [case(1.3, 1.1), case(1.2, 0.97), case(1.25, 0.99), case(1.1, 0.9)];
+        assert_eq!(margin_by_losses(&cases), 1.2);
+        assert_eq!(margin_by_losses(&[case(1.3, 1.0), case(0.9, 0.5)]), 1.02);
+        assert_eq!(margin_by_losses(&[]), 1.02);
+        // Both sides of a tie: 1/1.02 is 0.98039.
+        assert_eq!(margin_by_losses(&[case(1.5, 0.9804)]), 1.02);
+        assert_eq!(margin_by_losses(&[case(1.5, 0.9803)]), 1.5);
+        // One loser of 20 accepted is let pass, one of 19 isn't.
+        let many = |n: usize| {
+            let mut cases = vec![case(1.4, 1.2); n - 1];
+            cases.push(case(1.3, 0.8));
+            cases
+        };
+        assert_eq!(margin_by_losses(&many(20)), 1.02);
+        assert_eq!(margin_by_losses(&many(19)), 1.3);
     }
 
     #[test]

@@ -46,12 +46,13 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
             &[&[
                 "launch",
                 "other_threads",
-                "rows",
                 "loop_trips",
                 "arithmetic",
                 "chain",
-                "collectives",
-                "l1_bytes",
+                "tails",
+                "combines",
+                "stripe_vectors",
+                "moved_lines",
                 "l2_bytes",
                 "l3_bytes",
                 "memory_bytes",
@@ -62,13 +63,13 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
             &[&[
                 "launch",
                 "other_threads",
-                "tiles",
+                "results",
                 "products",
                 "stalls",
-                "reloads",
-                "packed_vectors",
-                "gathered_vectors",
+                "loads",
+                "copied_vectors",
                 "epilogue",
+                "far_rows",
                 "l2_bytes",
                 "l3_bytes",
                 "memory_bytes",
@@ -245,7 +246,7 @@ fn confidence(
         .collect();
     slacks.sort_by(f64::total_cmp);
 
-    let margin = guard::margin(&guard::training_cases(data, &predictions, incumbents));
+    let margin = guard::margin_by_losses(&guard::training_cases(data, &predictions, incumbents));
     let ranges = (0..family.inputs().len()).map(|i| {
         let column = || rows.iter().map(|r| r[i]);
         [column().fold(f64::INFINITY, f64::min), column().fold(0.0, f64::max)]

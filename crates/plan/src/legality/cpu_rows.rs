@@ -1,4 +1,4 @@
-//! Legality of row mappings on CPUs: a subgroup is one vector, a group is one row.
+//! Legality of row mappings on CPUs: a subgroup is one vector, a group is a task of one or more rows.
 
 use super::rows::check_loop;
 use super::{Rejection, Rule, require};
@@ -20,15 +20,18 @@ pub fn check(
     mapping: &RowMapping,
     counts: &RowCounts,
 ) -> Result<(), Rejection> {
-    let lanes = cpu.lanes(problem.compute.bytes());
-    require(mapping.lanes == lanes, Rule::LaneWidth, || {
-        format!("{} lanes, a vector of {} has {lanes}", mapping.lanes, problem.compute)
+    let widths = cpu.widths(problem.compute.bytes());
+    require(widths.contains(&mapping.lanes), Rule::LaneWidth, || {
+        format!("{} lanes, a vector of {} has {widths:?}", mapping.lanes, problem.compute)
     })?;
     require(mapping.subgroups == 1, Rule::ThreadsLimit, || {
-        format!("{} threads, a group is one vector of {lanes}", counts.threads)
+        format!("{} subgroups, a group is one vector", mapping.subgroups)
     })?;
     require(mapping.vector == 1, Rule::VectorChoice, || format!("V = {}", mapping.vector))?;
-    require(mapping.pack == 1, Rule::PackRange, || format!("P = {}, at most 1", mapping.pack))?;
+    let most = problem.inner.max(1);
+    require(mapping.pack >= 1 && u64::from(mapping.pack) <= most, Rule::PackRange, || {
+        format!("P = {}, at most {most}", mapping.pack)
+    })?;
     check_loop(problem, mapping)?;
     require(!mapping.cache || problem.reuses, Rule::CacheReuse, || {
         "every input is read by one phase only".to_string()

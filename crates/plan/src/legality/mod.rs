@@ -185,7 +185,9 @@ impl Rule {
                  reads each subgroup's partial result"
             }
             Rule::PackWidth => "several programs share a group only if each has one subgroup",
-            Rule::PackRange => "a group packs 1 to 8 programs, at most as many as the launch has",
+            Rule::PackRange => {
+                "a group has 1 to 8 programs on a GPU, any number on a CPU, at most as many as the launch"
+            }
             Rule::CacheReuse => "inputs are cached only if several phases read one",
             Rule::PrivateBudget => "a worker's stripes fit its private budget",
             Rule::SharedMemory => "a group's shared memory fits the target's",
@@ -210,7 +212,9 @@ impl Rule {
             Rule::FuseReduction => {
                 "a reduction is fused only into the loop right before it, whose tile it reads"
             }
-            Rule::LaneWidth => "a subgroup has the lanes of a vector register",
+            Rule::LaneWidth => {
+                "a subgroup has the lanes of a vector register, or with AVX-512 of half of one"
+            }
             Rule::RegisterBudget => {
                 "accumulators, a row of B vectors and a broadcast of A fit the vector registers"
             }

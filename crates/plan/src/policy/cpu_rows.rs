@@ -130,30 +130,20 @@ fn domain_cycles(c: &CpuCoefficients, accumulators: u32, domain: &DomainNumbers)
     }
 }
 
-/// How many of `threads` a launch should use: 1 where waking the others costs more than it saves,
-/// else all of them, but no more than there are programs.
-pub fn useful_threads(
-    c: &CpuCoefficients,
-    program_cycles: f64,
-    programs: u64,
+/// Rows of the busiest thread, and threads that have any: groups are dealt out whole.
+pub(crate) fn shares(
+    problem: &RowProblem,
+    mapping: &RowMapping,
+    counts: &RowCounts,
     threads: u32,
-) -> u32 {
-    let most = u64::from(threads.max(1)).min(programs.max(1)) as u32;
-    let alone = launch_cycles(c, program_cycles, programs, 1);
-    let together = launch_cycles(c, program_cycles, programs, most);
-    if together < alone { most } else { 1 }
+) -> (u64, u64) {
+    let threads = u64::from(threads.max(1)).min(counts.groups.max(1));
+    let rows = counts.groups.div_ceil(threads).saturating_mul(mapping.pack.max(1).into());
+    (rows.min(problem.programs), threads)
 }
 
-fn waves(programs: u64, threads: u32) -> f64 {
-    (programs as f64 / f64::from(threads.max(1))).ceil().max(1.0)
-}
-
-fn launch_cycles(c: &CpuCoefficients, program_cycles: f64, programs: u64, threads: u32) -> f64 {
-    let launch = if threads > 1 { c.launch_threads } else { c.launch };
-    launch + program_cycles * waves(programs, threads)
-}
-
-/// The score of a mapping: cycles. Threads take whole programs; see [`useful_threads`].
+/// The score of a mapping: cycles. A launch of a single group stays on the calling thread; one of
+/// more wakes the others.
 pub fn score(
     c: &CpuCoefficients,
     problem: &RowProblem,
@@ -163,12 +153,10 @@ pub fn score(
     threads: u32,
 ) -> Score {
     let program = parts(c, problem, cpu, mapping).total;
-    let threads = useful_threads(c, program, counts.programs, threads);
-    Score {
-        program,
-        waves: waves(counts.programs, threads),
-        kernel: launch_cycles(c, program, counts.programs, threads),
-    }
+    let (rows, threads) = shares(problem, mapping, counts, threads);
+    let waves = rows.max(1) as f64;
+    let launch = if threads > 1 { c.launch_threads } else { c.launch };
+    Score { program, waves, kernel: launch + program * waves }
 }
 
 /// The addends of a program's score, for explanations.
@@ -185,19 +173,4 @@ pub fn terms(
         Term::new("loops", p.loops),
         Term::new("collectives", p.collectives),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn small_launches_stay_on_one_thread() {
-        let c = CpuCoefficients::default();
-        assert_eq!(useful_threads(&c, 100.0, 8, 4), 1);
-        assert_eq!(useful_threads(&c, 1e6, 8, 4), 4);
-        assert_eq!(useful_threads(&c, 1e6, 3, 4), 3);
-        assert_eq!(useful_threads(&c, 1e6, 1, 4), 1);
-        assert_eq!(useful_threads(&c, 1e6, 0, 4), 1);
-    }
 }

@@ -14,6 +14,8 @@ use crate::request::{PlanError, Request};
 pub struct RowProblem {
     /// Program instances at the nominal sizes.
     pub programs: u64,
+    /// Instances along the innermost grid dimension, whose neighbours may share a group.
+    pub inner: u64,
     /// Columns (N) at the nominal sizes.
     pub columns: u64,
     /// Most columns that the program allows; the length for which legality must hold.
@@ -109,11 +111,12 @@ impl RowProblem {
     /// A size isn't known and the request has no nominal size for it.
     pub fn new(request: &Request<'_>, facts: &RowFacts) -> Result<Self, PlanError> {
         let program = request.program;
-        let mut programs: u64 = 1;
+        let (mut programs, mut inner): (u64, u64) = (1, 1);
         for (extent, step) in &facts.grid {
             let extent = request.resolve(*extent)?;
             let step = request.resolve(*step)?.max(1);
-            programs = programs.saturating_mul(extent.div_ceil(step));
+            inner = extent.div_ceil(step);
+            programs = programs.saturating_mul(inner);
         }
         let reductions = facts
             .reductions
@@ -132,6 +135,7 @@ impl RowProblem {
         let compute = compute_type(program, facts);
         Ok(RowProblem {
             programs,
+            inner,
             columns: request.resolve(facts.columns)?,
             columns_max: program.max_size(facts.columns),
             dtype: facts.dtype,

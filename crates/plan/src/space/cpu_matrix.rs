@@ -5,7 +5,8 @@ use crate::mapping::{CpuIsa, CpuMatrixMapping};
 use crate::problem::MatrixProblem;
 use crate::target::CpuFacts;
 
-/// Register tiles (rows, vectors) that are tried for an instruction set.
+/// Register tiles (rows, vectors) that are tried for an instruction set: those that fill the
+/// registers first, then smaller ones, which leave fewer rows or columns over.
 fn tiles(isa: CpuIsa) -> &'static [[u32; 2]] {
     match isa {
         CpuIsa::Avx512 => &[
@@ -21,6 +22,28 @@ fn tiles(isa: CpuIsa) -> &'static [[u32; 2]] {
             [4, 6],
             [2, 8],
             [1, 16],
+            [10, 2],
+            [6, 3],
+            [5, 4],
+            [4, 4],
+            [3, 6],
+            [4, 3],
+            [6, 2],
+            [4, 2],
+            [2, 6],
+            [2, 4],
+            [8, 1],
+            [3, 8],
+            [3, 4],
+            [2, 3],
+            [12, 1],
+            [1, 8],
+            [6, 1],
+            [4, 1],
+            [2, 2],
+            [3, 3],
+            [3, 2],
+            [1, 4],
         ],
         CpuIsa::Avx2 | CpuIsa::Portable => {
             &[[6, 2], [5, 2], [4, 2], [4, 3], [3, 3], [8, 1], [2, 4], [1, 8]]

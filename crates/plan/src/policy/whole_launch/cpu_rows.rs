@@ -1,115 +1,301 @@
 //! Row programs on CPUs. Threads are known, so each term is an input of its own: what the busiest
 //! thread does over all of its rows.
+//!
+//! The inputs follow the loops that the lowering makes (kernel crate, `lower::rows`): one for each
+//! domain, or for several that are fused; full vectors in steps of A accumulators, then the full
+//! vectors that are left, one by one in the first accumulator, then a partial vector under a mask.
+//! What overlaps is resolved here, since a sum of terms can't: a chain counts by what it exceeds
+//! the loop's arithmetic.
 
-use std::collections::HashSet;
+use tilewright_ir::program::{MapOp, ReduceOp, ValueId};
 
-use super::{Inputs, NAME, TermInfo, padded, term};
-use crate::mapping::Mapping;
-use crate::policy::{CandidateView, PolicyError, cpu_rows, unsupported};
-use crate::problem::Problem;
+use super::{Inputs, NAME, TermInfo, padded, share_beyond, term};
+use crate::mapping::{Mapping, RowMapping};
+use crate::policy::{CandidateFacts, CandidateView, PolicyError, cpu_rows, unsupported};
+use crate::problem::mix::OpMix;
+use crate::problem::rows::ReductionNumbers;
+use crate::problem::{DomainNumbers, Problem, RowProblem};
 use crate::target::CpuFacts;
 
-pub(super) const INPUTS: [&str; 11] = [
+pub(super) const INPUTS: [&str; 12] = [
     "launch",
     "other_threads",
-    "rows",
     "loop_trips",
     "arithmetic",
     "chain",
-    "collectives",
-    "l1_bytes",
+    "tails",
+    "combines",
+    "stripe_vectors",
+    "moved_lines",
     "l2_bytes",
     "l3_bytes",
     "memory_bytes",
 ];
 
-pub(super) const TERMS: [TermInfo; 11] = [
+pub(super) const TERMS: [TermInfo; 12] = [
     term("launch", false, "a launch"),
     term("other_threads", false, "a thread that has to be woken"),
-    term("rows", false, "a row of the busiest thread"),
-    term("loop_trips", false, "a trip of a column loop, starts of loops included"),
-    term("arithmetic", false, "a cycle of vector arithmetic"),
-    term("chain", false, "a cycle by which a reduction's chain exceeds its arithmetic"),
-    term("collectives", false, "a fold of a vector into one value"),
-    term("l1_bytes", false, "a byte from the first-level cache"),
+    term("loop_trips", false, "a trip of a column loop"),
+    term("arithmetic", false, "a cycle of vector arithmetic, loads and stores at full rate"),
+    term("chain", false, "a cycle that a reduction's chain, or a stripe's end, is waited for"),
+    term("tails", false, "a partial vector of a loop"),
+    term("combines", false, "an operation that joins two partial accumulators"),
+    term("stripe_vectors", false, "a vector that is written to a stripe"),
+    term("moved_lines", false, "a cache line of rows that pass from core to core"),
     term("l2_bytes", false, "a byte from the second-level cache"),
     term("l3_bytes", false, "a byte from the last-level cache"),
     term("memory_bytes", false, "a byte from memory"),
 ];
 
-/// Index of the level that holds a working set: L1, L2, L3, memory. A level counts as holding it
-/// up to half its size, since other data passes through it too.
-pub(super) fn level(cpu: &CpuFacts, working_set: f64) -> usize {
-    let sizes = [cpu.l1_bytes, cpu.l2_bytes, cpu.l3_bytes];
-    sizes.iter().position(|size| working_set <= *size as f64 / 2.0).unwrap_or(sizes.len())
+/// Cycles in which a core starts one vector operation, with two vector units: measured on a Zen 5
+/// core, rounded.
+fn map_cycles(op: MapOp) -> f64 {
+    match op {
+        MapOp::Exp => 12.0,
+        MapOp::Log => 14.0,
+        MapOp::Tanh | MapOp::Erf | MapOp::Mod => 20.0,
+        MapOp::Sqrt => 6.0,
+        MapOp::Div => 4.5,
+        // A maximum that keeps NaN needs a comparison and a blend beside it.
+        MapOp::Max | MapOp::Min => 1.5,
+        _ => 0.5,
+    }
 }
 
-pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
-    let (Some(cpu), Problem::Rows(problem), Mapping::Rows(mapping)) =
-        (view.target.cpu_facts(), view.problem, view.mapping)
-    else {
-        return Err(unsupported(NAME, view));
-    };
-    let variant = problem.variant(mapping.cache);
-    let columns = problem.columns as f64;
-    let vectors = (columns / f64::from(mapping.lanes.max(1))).ceil();
-    let trips = (vectors / f64::from(mapping.unroll.max(1))).ceil();
+fn mix_cycles(mix: &OpMix) -> f64 {
+    let maps = mix.maps.iter().fold(0.0, |sum, (op, n)| sum + map_cycles(*op) * *n as f64);
+    maps + (mix.casts + mix.indices) as f64
+}
 
-    let mut seen = HashSet::new();
-    let (mut own, mut shared) = (0u64, 0u64);
-    for domain in &variant.domains {
+/// What folding one vector takes: cycles at full rate, latency, operations of a fold.
+#[derive(Clone, Copy)]
+struct Fold {
+    cycles: f64,
+    latency: f64,
+    operations: f64,
+}
+
+fn fold(reduction: Option<&ReductionNumbers>, mix: &OpMix) -> Fold {
+    match reduction.map(|r| r.fold) {
+        Some(ReduceOp::Max | ReduceOp::Min) => {
+            Fold { cycles: map_cycles(MapOp::Max), latency: 5.0, operations: 3.0 }
+        }
+        // A sum of products takes the product with the addition.
+        _ if mix.maps.contains_key(&MapOp::Mul) => {
+            Fold { cycles: 0.0, latency: 4.0, operations: 1.0 }
+        }
+        _ => Fold { cycles: map_cycles(MapOp::Add), latency: 3.0, operations: 1.0 },
+    }
+}
+
+/// Cycles until a partial vector that was stored under a mask can be read back: the store isn't
+/// forwarded to the load. Measured on a Zen 5 core (2048x33), rounded.
+const MASKED: f64 = 100.0;
+/// The share of them that is left after a reduction has been folded between store and load.
+const MASKED_LATER: f64 = 0.5;
+
+/// One column loop, per vector.
+#[derive(Default)]
+struct Loop {
+    cycles: f64,
+    loads: f64,
+    stores: f64,
+    latency: f64,
+    /// Operations of a fold, over all reductions of the loop.
+    operations: f64,
+    reduces: bool,
+    writes_stripe: bool,
+    reads_stripe: bool,
+}
+
+impl Loop {
+    /// Cycles of a vector at full rate: two loads and one store a cycle beside the arithmetic.
+    fn rate(&self) -> f64 {
+        self.cycles.max(self.loads / 2.0).max(self.stores)
+    }
+}
+
+/// Trips of a loop over `n` chunks of which `copies` stand in one trip: what is left over is
+/// another loop, unless it is a single chunk.
+fn trips(n: f64, copies: f64) -> f64 {
+    if n <= copies {
+        return 0.0;
+    }
+    let (whole, rest) = ((n / copies).floor(), n % copies);
+    whole + if rest > 1.0 { rest } else { 0.0 }
+}
+
+/// Sums over the loops of one row.
+#[derive(Default)]
+struct Row {
+    trips: f64,
+    arithmetic: f64,
+    chain: f64,
+    tails: f64,
+    combines: f64,
+}
+
+impl Row {
+    fn add(&mut self, before: Option<&Loop>, each: &Loop, columns: u64, m: &RowMapping) {
+        let lanes = u64::from(m.lanes.max(1));
+        let (full, partial) = ((columns / lanes) as f64, !columns.is_multiple_of(lanes));
+        let (unroll, accumulators) = (f64::from(m.unroll.max(1)), f64::from(m.accumulators.max(1)));
+        let rate = each.rate();
+        self.arithmetic += rate * (full + f64::from(u8::from(partial)));
+        self.tails += f64::from(u8::from(partial));
+        if partial && before.is_some_and(|b| b.writes_stripe) && each.reads_stripe {
+            let folds = before.is_some_and(|b| b.reduces);
+            let wait = MASKED * if folds { MASKED_LATER } else { 1.0 };
+            // The full vectors before it pass the time.
+            self.chain += (wait - full * rate).max(0.0);
+        }
+        if !each.reduces {
+            self.trips += trips(full, unroll);
+            return;
+        }
+        let steps = if m.accumulators > 1 { (full / accumulators).floor() } else { 0.0 };
+        let rest = full - steps * accumulators;
+        self.trips += trips(steps, (unroll / accumulators).floor().max(1.0)) + trips(rest, unroll);
+        self.chain += steps * accumulators * (each.latency / accumulators - rate).max(0.0)
+            + rest * (each.latency - rate).max(0.0);
+        self.combines += (accumulators - 1.0) * each.operations;
+    }
+}
+
+/// Bytes of one row, per column, by where they come from.
+struct Bytes {
+    /// First touched in this launch.
+    first: f64,
+    /// Touched again, or by every row.
+    again: f64,
+}
+
+/// The loops of a row and the bytes that they move.
+fn loops(problem: &RowProblem, m: &RowMapping) -> (Vec<Loop>, Bytes) {
+    let element = problem.compute.bytes().max(1) as f64;
+    let mut reductions = problem.reductions.iter();
+    let mut touched: Vec<ValueId> = Vec::new();
+    let mut bytes = Bytes { first: 0.0, again: 0.0 };
+    let mut out: Vec<Loop> = Vec::new();
+    for domain in &problem.variant(m.cache).domains {
+        let fused = m.fuse && domain.follows_its_tile && !out.is_empty();
+        if !fused {
+            out.push(Loop::default());
+        }
+        let Some(each) = out.last_mut() else { continue };
         for load in &domain.loads {
-            if seen.insert(load.value) {
+            let first = !load.shared && !touched.contains(&load.value);
+            touched.push(load.value);
+            *(if first { &mut bytes.first } else { &mut bytes.again }) += load.bytes as f64;
+            each.loads += 1.0;
+        }
+        bytes.first += domain.store_bytes as f64;
+        if !fused {
+            bytes.again += domain.stripe_read_bytes as f64;
+            each.loads += domain.stripe_read_bytes as f64 / element;
+            each.reads_stripe |= domain.stripe_read_bytes > 0;
+        }
+        each.writes_stripe |= domain.stripe_write_bytes > 0;
+        each.stores += f64::from(u8::from(domain.store_bytes > 0))
+            + domain.stripe_write_bytes as f64 / element;
+        each.cycles += mix_cycles(&domain.mix);
+        if domain.is_reduction() {
+            let fold = fold(reductions.next(), &domain.mix);
+            each.reduces = true;
+            each.cycles += fold.cycles;
+            each.latency = each.latency.max(fold.latency);
+            each.operations += fold.operations;
+        }
+    }
+    (out, bytes)
+}
+
+/// Bytes per column that belong to one row (inputs and outputs), that all rows share, and of
+/// stripes.
+fn footprint(domains: &[DomainNumbers]) -> (f64, f64) {
+    let mut seen: Vec<ValueId> = Vec::new();
+    let (mut own, mut shared) = (0u64, 0u64);
+    for domain in domains {
+        for load in &domain.loads {
+            if !seen.contains(&load.value) {
+                seen.push(load.value);
                 *(if load.shared { &mut shared } else { &mut own }) += load.bytes;
             }
         }
         own += domain.store_bytes;
     }
-    let launch_bytes = columns * (problem.programs as f64 * own as f64 + shared as f64);
-    let row_bytes = columns * (own + shared + variant.slot_bytes) as f64;
-    let (far, near) = (level(cpu, launch_bytes), level(cpu, row_bytes));
+    (own as f64, shared as f64)
+}
 
-    let threads = u64::from(view.cpu_threads.max(1)).min(problem.programs.max(1));
-    let rows = (problem.programs as f64 / threads as f64).ceil();
-    let (mut loops, mut arithmetic, mut chain, mut collectives) = (0.0, 0.0, 0.0, 0.0);
-    let mut bytes = [0.0; 4];
-    let mut touched = HashSet::new();
-    for domain in &variant.domains {
-        let fused = mapping.fuse && domain.follows_its_tile;
-        let mut near_bytes = domain.stripe_write_bytes;
-        let mut far_bytes = domain.store_bytes;
-        for load in &domain.loads {
-            let first = touched.insert(load.value) && !load.shared;
-            *(if first { &mut far_bytes } else { &mut near_bytes }) += load.bytes;
-        }
-        if !fused {
-            near_bytes += domain.stripe_read_bytes;
-            // The start and tail of a loop cost about as much as a trip.
-            loops += trips + 1.0;
-        }
-        bytes[far] += columns * far_bytes as f64;
-        bytes[near] += columns * near_bytes as f64;
-        let work = cpu_rows::mix_cycles(&domain.mix);
-        if domain.is_reduction() {
-            let latency = 4.0 / f64::from(mapping.accumulators.max(1));
-            arithmetic += vectors * (work + 1.0);
-            chain += vectors * (latency - (work + 1.0)).max(0.0);
-            collectives += 1.0;
-        } else {
-            arithmetic += vectors * work;
-        }
+/// Bytes from the second level, the last level, and memory, of so many bytes of a working set.
+fn levels(cpu: &CpuFacts, bytes: f64, working_set: f64) -> [f64; 3] {
+    let [l1, l2, l3] = [
+        // Half of the first level: other data passes through it.
+        share_beyond(0.5 * cpu.l1_bytes as f64, working_set),
+        share_beyond(0.9 * cpu.l2_bytes as f64, working_set),
+        share_beyond(0.9 * cpu.l3_bytes as f64, working_set),
+    ];
+    [bytes * (l1 - l2).max(0.0), bytes * (l2 - l3).max(0.0), bytes * l3]
+}
+
+pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
+    let (Some(cpu), Problem::Rows(problem), Mapping::Rows(mapping), CandidateFacts::Rows(counts)) =
+        (view.target.cpu_facts(), view.problem, view.mapping, view.facts)
+    else {
+        return Err(unsupported(NAME, view));
+    };
+    let variant = problem.variant(mapping.cache);
+    let columns = problem.columns as f64;
+    let (rows, threads) = cpu_rows::shares(problem, mapping, counts, view.cpu_threads);
+    let rows = rows as f64;
+    let (own, shared) = footprint(&variant.domains);
+    let (loops, bytes) = loops(problem, mapping);
+    let mut row = Row::default();
+    for (i, each) in loops.iter().enumerate() {
+        let before = i.checked_sub(1).and_then(|b| loops.get(b));
+        row.add(before, each, problem.columns, mapping);
     }
+    // What a thread touches before it comes back to a row in the next launch, and to a column
+    // within a row.
+    let launch_set = columns * (rows * own + shared);
+    let row_set = columns * (own + shared + variant.slot_bytes as f64);
+    let far = levels(cpu, rows * columns * bytes.first, launch_set);
+    let near = levels(cpu, rows * columns * bytes.again, row_set);
+    // A thread takes several groups, some of which another thread had in the launch before.
+    let moved = if threads > 1 && counts.groups > threads { own * columns / 64.0 } else { 0.0 };
+    let stripes = variant.slot_bytes as f64 / problem.compute.bytes().max(1) as f64;
     Ok(padded(&[
         1.0,
         threads as f64 - 1.0,
-        rows,
-        rows * loops,
-        rows * arithmetic,
-        rows * chain,
-        rows * collectives,
-        rows * bytes[0],
-        rows * bytes[1],
-        rows * bytes[2],
-        rows * bytes[3],
+        rows * row.trips,
+        rows * row.arithmetic,
+        rows * row.chain,
+        rows * row.tails,
+        rows * row.combines,
+        rows * stripes * (columns / f64::from(mapping.lanes.max(1))).ceil(),
+        rows * moved,
+        far[0] + near[0],
+        far[1] + near[1],
+        far[2] + near[2],
     ]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_an_unrolled_loop_is_another_loop() {
+        // (chunks, copies, trips): few stand without a loop, a single one too.
+        for (n, copies, expected) in [
+            (0.0, 4.0, 0.0),
+            (4.0, 4.0, 0.0),
+            (5.0, 4.0, 1.0),
+            (6.0, 4.0, 3.0),
+            (8.0, 4.0, 2.0),
+            (9.0, 1.0, 9.0),
+        ] {
+            assert_eq!(trips(n, copies), expected, "{n} by {copies}");
+        }
+    }
 }

@@ -164,6 +164,12 @@ fn padded(values: &[f64]) -> Inputs {
     inputs
 }
 
+/// The share of a working set that a level of cache doesn't hold: a set that is larger than the
+/// level finds as much of itself there as fits.
+fn share_beyond(level_bytes: f64, working_set: f64) -> f64 {
+    if working_set > level_bytes { 1.0 - level_bytes / working_set } else { 0.0 }
+}
+
 /// How often a machine that runs `capacity` subgroups at once must take whole programs until all
 /// are done: ⌈programs / ⌊capacity/(subgroups·pressure)⌋⌉, at least 1. The last pass counts in
 /// full (tail quantization), and `pressure` is max(1, scalars/32): a worker that keeps more than
@@ -323,8 +329,8 @@ pub struct Confidence {
     /// Candidates predicted at most `slack` times the best prediction are worth measuring:
     /// the `level` quantile of prediction(best)/prediction(pick) over held-out training cases.
     pub slack: f64,
-    /// A challenger replaces an incumbent only if its predicted gain exceeds this: the largest
-    /// over-prediction of a gain among held-out training cases.
+    /// A challenger replaces an incumbent only if its predicted gain exceeds this: the smallest
+    /// margin at which nearly none of the held-out training cases that it accepts lost.
     pub margin: f64,
     /// Smallest and largest value of every input among the training rows.
     pub ranges: Vec<[f64; 2]>,
