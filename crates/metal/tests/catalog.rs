@@ -10,7 +10,10 @@ use tilewright_ir::facts::Family;
 use tilewright_ir::ops::catalog::{ShapeForm, catalog};
 use tilewright_ir::program::{Access, MapOp, ReduceOp};
 use tilewright_kernel::builder::KernelBuilder;
-use tilewright_kernel::kernel::{ArgSource, Collective, Elem, Guard, Kernel, Memory, Place, Size};
+use tilewright_kernel::kernel::{
+    ArgSource, Atom, Collective, Elem, FragmentRole, Guard, Kernel, Memory, Operand, Place, Size,
+    Type, View,
+};
 use tilewright_metal::{Feature, Language, Options, emit};
 use tilewright_plan::SpaceOptions;
 
@@ -113,6 +116,34 @@ fn what_metal_lacks_is_an_error_that_names_it() {
     }
     let slots = error(&b.finish(), &options);
     assert!(slots.contains("32 arguments") && slots.contains("31"), "{slots}");
+}
+
+/// A tile of which neither extent is a multiple of 16 breaks an assertion of `matmul2d`; one such
+/// extent suffices.
+#[test]
+fn tensor_tiles_have_a_multiple_of_16() {
+    let tile = |rows, cols| {
+        let mut b = KernelBuilder::new("tile", 32, 1);
+        let x = b.buffer("x", DType::F32, Access::In, 16, ArgSource::Free);
+        let y = b.buffer("y", DType::F32, Access::Out, 16, ArgSource::Free);
+        b.grid(Size::Const(1), 1);
+        let (zero, one, stride) = (b.int(0), b.int(1), b.int(64));
+        let ty = Type::fragment(Atom::Mpp { rows, cols }, FragmentRole::Accumulator, DType::F32);
+        let fill = b.fragment_fill(ty, 0.0);
+        let view = |memory| View::whole(Memory::Global(memory), zero, stride, one);
+        let operand = Operand::View(view(x));
+        let product = b.mma(operand, operand, fill, Some(stride));
+        b.fragment_store(product, view(y));
+        b.finish()
+    };
+    for (rows, cols) in [(8, 8), (24, 8), (24, 40)] {
+        let refused = error(&tile(rows, cols), &Options::default());
+        assert!(refused.contains(&format!("{rows}x{cols}")), "{refused}");
+        assert!(refused.contains("neither extent is a multiple of 16"), "{refused}");
+    }
+    for (rows, cols) in [(8, 16), (16, 8), (24, 32), (48, 24)] {
+        assert_eq!(module(&tile(rows, cols)).sites().tensor_operations, 1);
+    }
 }
 
 /// A kernel needs the language of what it uses, and no newer one; an older compiler is refused.

@@ -21,6 +21,15 @@ impl Emitter<'_> {
     /// Atom and element type of a fragment.
     pub(super) fn fragment_type(&self, value: ValueId) -> Result<(Atom, DType), EmitError> {
         match self.kernel.values[value].ty {
+            // `matmul2d` asserts so of its descriptor.
+            Type::Fragment { atom: Atom::Mpp { rows, cols }, .. }
+                if !rows.is_multiple_of(16) && !cols.is_multiple_of(16) =>
+            {
+                let construct = format!(
+                    "a tensor operation of {rows}x{cols} (neither extent is a multiple of 16)"
+                );
+                Err(self.unsupported(construct))
+            }
             Type::Fragment {
                 atom: atom @ (Atom::Simdgroup8x8 | Atom::Mpp { .. }), dtype, ..
             } => Ok((atom, dtype)),
