@@ -274,6 +274,9 @@ fn bad_input_is_one_sentence() {
     d.run("search softmax 4x4 -k 0").fails(2, "must be at least 1");
     d.run("search softmax 4x4 --metric speed").fails(2, "speed");
     d.run("search softmax 4x4 --rounds 0").fails(2, "`search.rounds` must be 1 to 100");
+    let cuda = "--device cuda --cpu-threads 1";
+    d.run(&format!("search softmax 4x4 {cuda}")).fails(2, "--cpu-threads is for the CPU");
+    d.run("search softmax 4x4 --device metal").fails(3, "`metal` is not available");
     d.run("ablate softmax 4x4").fails(2, "--factor");
     d.run("ablate softmax 4x4 --factor unroll").fails(2, "isn't NAME=VALUE,VALUE");
     d.run("ablate softmax 4x4 --factor unroll=1").fails(2, "at least two values");

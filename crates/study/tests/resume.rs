@@ -179,6 +179,7 @@ fn tests() -> Result<(), String> {
     let result = killed_and_resumed(&root)
         .and_then(|()| schemas(&root.join("whole")))
         .and_then(|()| bad_model(&root.join("whole")))
+        .and_then(|()| no_profile(&root.join("whole")))
         .and_then(|()| sabotaged_candidates_are_trials())
         .and_then(|()| full_disk(&root.join("full")));
     let _ = std::fs::remove_dir_all(&root);
@@ -218,6 +219,14 @@ fn schemas(dir: &Path) -> Result<(), String> {
     }
     println!("{checked} values are what their schemas say");
     Ok(())
+}
+
+/// Made-up times make no profile a default.
+fn no_profile(dir: &Path) -> Result<(), String> {
+    match tilewright_study::run::held_out_profile(dir) {
+        Err(e) if e.to_string().contains("its times are simulated") => Ok(()),
+        other => Err(format!("a profile of simulated times: {other:?}")),
+    }
 }
 
 /// A model that picks the slowest candidate fails the gate that one which picks the fastest
