@@ -538,8 +538,8 @@ mod tests {
         for entry in std::fs::read_dir(folder).unwrap() {
             for quick in [false, true] {
                 let study = Study::read(&entry.as_ref().unwrap().path(), quick).unwrap();
-                let trained = study.set(CaseSet::Training).count();
-                assert!(trained > 0 && study.set(CaseSet::Holdout).count() > 0, "{}", study.name);
+                // One that is only searched has no hold-out.
+                assert!(study.set(CaseSet::Training).count() > 0, "{}", study.name);
                 names.push(study.name);
             }
         }
