@@ -156,8 +156,6 @@ pub struct Emitter<'a> {
     pub(super) narrowed: HashMap<Reg, Reg>,
     /// Differences to a value that the subgroup shares.
     pub(super) offsets: HashSet<ValueId>,
-    /// Inputs that needn't stay in a core's cache.
-    pub(super) streams: HashSet<ArgId>,
     /// Whether every output is bf16.
     pub(super) coarse: bool,
     /// 64-bit registers that are surely not negative.
@@ -165,7 +163,7 @@ pub struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(kernel: &'a Kernel, target: PtxTarget, streams: HashSet<ArgId>) -> Self {
+    pub(super) fn new(kernel: &'a Kernel, target: PtxTarget) -> Self {
         Emitter {
             kernel,
             target,
@@ -184,7 +182,6 @@ impl<'a> Emitter<'a> {
             commits: Commits { size: group_size(kernel), open: 0 },
             narrowed: HashMap::new(),
             offsets: HashSet::new(),
-            streams,
             coarse: writes_only(kernel, DType::BF16),
             naturals: HashSet::new(),
         }

@@ -13,7 +13,7 @@ use super::emitter::{Class, Emitter, Reg, Val};
 struct Address {
     /// Text inside the brackets.
     text: String,
-    /// `global`, `global.nc` (perhaps with a hint), `shared` or `shared::cluster`.
+    /// `global`, `global.nc`, `shared` or `shared::cluster`.
     space: &'static str,
     dtype: DType,
 }
@@ -56,9 +56,9 @@ impl Emitter<'_> {
                     return Err(self.unsupported("an access to an argument that is no buffer"));
                 };
                 let base = self.bases.get(&arg).copied();
-                // Read-only inputs don't alias outputs, so the non-coherent path may serve them.
+                // Read-only inputs don't alias outputs, so the non-coherent path may serve them. Hints
+                // to the caches beside it cost time or changed nothing (benches/cuda/RESULTS.md).
                 let space = match access {
-                    Access::In if self.streams.contains(&arg) => "global.nc.L1::no_allocate",
                     Access::In => "global.nc",
                     _ => "global",
                 };

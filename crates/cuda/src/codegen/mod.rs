@@ -12,7 +12,6 @@ mod control;
 mod emitter;
 mod math;
 mod memory;
-mod streams;
 
 use tilewright_kernel::kernel::{ArgKind, Elem, Kernel};
 
@@ -31,9 +30,6 @@ impl PtxTarget {
     /// The lowest target that kernels without asynchronous atoms need: sm_80, PTX 7.0 (R450
     /// drivers).
     pub const BASE: PtxTarget = PtxTarget { sm: 80, version: 70 };
-
-    /// What hints to caches need: PTX 7.4 (R470 drivers).
-    pub const HINTS: PtxTarget = PtxTarget { sm: 80, version: 74 };
 
     /// What clusters need: sm_90, PTX 7.8 (R520 drivers).
     pub const CLUSTERS: PtxTarget = PtxTarget { sm: 90, version: 78 };
@@ -119,9 +115,7 @@ pub fn emit_resident(
         1 => target,
         _ => target.with(PtxTarget::CLUSTERS),
     };
-    let streams = streams::streams(kernel);
-    let target = if streams.is_empty() { target } else { target.with(PtxTarget::HINTS) };
-    let mut emitter = Emitter::new(kernel, target, streams);
+    let mut emitter = Emitter::new(kernel, target);
     emitter.prologue()?;
     emitter.block(&kernel.body)?;
     let body = emitter.finish();

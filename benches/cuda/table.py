@@ -1,0 +1,37 @@
+"""Markdown of the output of rows.py.
+
+usage: table.py ROWS.json
+"""
+import json
+import math
+import sys
+
+BIG = 256 << 20
+
+
+def main():
+    with open(sys.argv[1]) as f:
+        results = json.load(f)
+    copies = {}
+    for c in results["copy"]:
+        copies[c["mib"]] = min(c["us"], c["memcpy_us"])
+    print("| rows×columns | dtype | op | ours | eager | compile | triton | ratio | floor | TB/s "
+          "| of copy |")
+    print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    logs = []
+    for c in sorted(results["cases"], key=lambda c: (c["rows"] * c["cols"], c["dtype"], c["op"])):
+        med, size = c["median"], 4 if c["dtype"] == "f32" else 2
+        one = c["rows"] * c["cols"] * size
+        copy = copies.get(one >> 20)
+        share = f"{100 * copy / med['ours']:.0f} %" if copy and 2 * one >= BIG else ""
+        peers = " | ".join(f"{med[p]:.2f}" if p in med else "–" for p in ["eager", "compile", "triton"])
+        print(f"| {c['rows']}×{c['cols']} | {c['dtype']} | {c['op']} | {med['ours']:.2f} | {peers} "
+              f"| {c['ratio']:.3f} | {c['floor']:.3f} | {c['tb_per_s']:.2f} | {share} |")
+        logs.append((math.log(c["ratio"]), c["floor"]))
+    mean = math.exp(sum(l for l, _ in logs) / len(logs))
+    print(f"\n{len(logs)} cases, geometric mean {mean:.3f}; by the floor {sum(l > f for l, f in logs)} "
+          f"wins and {sum(l < -f for l, f in logs)} losses; "
+          f"{sum(l < math.log(0.95) for l, _ in logs)} under 0.95.")
+
+
+main()
