@@ -149,7 +149,7 @@ class Peers:
         single, loop = KERNELS[self.op]
         if self.n <= LONGEST:
             block = triton.next_power_of_2(self.n)
-            configs = [(block, w) for w in [1, 2, 4, 8, 16, 32] if 2 <= block // (32 * w) <= 128]
+            configs = [(block, w) for w in [1, 2, 4, 8, 16, 32] if 1 <= block // (32 * w) <= 128]
             kernel = single
         else:
             configs = [(4096, 8), (4096, 16), (8192, 16), (8192, 32), (16384, 32)]
