@@ -119,6 +119,11 @@ pub fn device_count() -> Result<usize, CudaError> {
     }
 }
 
+std::thread_local! {
+    /// Where this thread's launches are being recorded: the context and the stream.
+    static RECORDING: std::cell::Cell<Option<(usize, usize)>> = const { std::cell::Cell::new(None) };
+}
+
 /// The primary context of one device with one stream.
 pub struct Context {
     device: sys::CUdevice,
@@ -162,8 +167,18 @@ impl Context {
     }
 
     /// The stream that all work goes to.
-    pub(crate) fn stream(&self) -> sys::CUstream {
+    pub fn stream(&self) -> sys::CUstream {
         self.stream
+    }
+
+    /// The stream that the calling thread's launches go to: that of a recording where there is one.
+    fn launch_stream(&self) -> sys::CUstream {
+        match RECORDING.get() {
+            Some((context, stream)) if context == std::ptr::from_ref(self) as usize => {
+                stream as sys::CUstream
+            }
+            _ => self.stream,
+        }
     }
 
     /// Free and total bytes of device memory.
@@ -287,13 +302,31 @@ impl Context {
         work: impl FnOnce() -> Result<(), CudaError>,
     ) -> Result<Graph, CudaError> {
         self.bind()?;
+        // A stream of its own, so that what other threads launch meanwhile isn't recorded.
+        let stream = result::stream::create(result::stream::StreamKind::NonBlocking)
+            .map_err(at("cuStreamCreate"))?;
+        let recorded = self.capture_on(stream, work);
+        // SAFETY: created above, and nothing runs on a stream that only recorded.
+        let destroyed = unsafe { result::stream::destroy(stream) };
+        let graph = recorded?;
+        destroyed.map_err(at("cuStreamDestroy"))?;
+        Ok(graph)
+    }
+
+    fn capture_on(
+        self: &Arc<Self>,
+        stream: sys::CUstream,
+        work: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<Graph, CudaError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         // SAFETY: the stream is ours and not capturing.
-        unsafe { result::stream::begin_capture(self.stream, mode) }
+        unsafe { result::stream::begin_capture(stream, mode) }
             .map_err(at("cuStreamBeginCapture"))?;
+        let before = RECORDING.replace(Some((Arc::as_ptr(self) as usize, stream as usize)));
         let outcome = work();
+        RECORDING.set(before);
         // SAFETY: the stream is capturing; ending also cleans up after a failure.
-        let graph = unsafe { result::stream::end_capture(self.stream) };
+        let graph = unsafe { result::stream::end_capture(stream) };
         outcome?;
         let graph = graph.map_err(at("cuStreamEndCapture"))?;
         // SAFETY: the graph is valid.
@@ -498,7 +531,7 @@ impl Function {
                 (grid[0], grid[1], grid[2]),
                 (self.threads, 1, 1),
                 self.shared_bytes,
-                self.context.stream,
+                self.context.launch_stream(),
                 &mut params[..words.len()],
             )
         }
@@ -526,11 +559,16 @@ impl Function {
                 (grid[0], grid[1], grid[2]),
                 (self.threads, 1, 1),
                 self.shared_bytes,
-                self.context.stream,
+                self.context.launch_stream(),
                 params,
             )
         }
         .map_err(at("cuLaunchKernel"))
+    }
+
+    /// The driver's handle, for measurements of the driver itself.
+    pub fn raw(&self) -> sys::CUfunction {
+        self.function
     }
 
     /// Registers, spills and occupancy.

@@ -78,6 +78,7 @@ fn kernel(program: &Program, scratch: Option<u64>) -> Kernel {
         lanes: 1,
         subgroups: 1,
         cluster: 1,
+        resident: 0,
         grid: vec![],
         args,
         shared: Arena::new(),

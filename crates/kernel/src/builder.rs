@@ -81,6 +81,7 @@ impl KernelBuilder {
                 lanes,
                 subgroups,
                 cluster: 1,
+                resident: 0,
                 grid: Vec::new(),
                 args: Arena::new(),
                 shared: Arena::new(),
@@ -194,6 +195,11 @@ impl KernelBuilder {
     /// Declares that `groups` groups form a cluster.
     pub fn cluster(&mut self, groups: u32) {
         self.kernel.cluster = groups;
+    }
+
+    /// States how many groups one core is to hold at the same time.
+    pub fn resident(&mut self, groups: u32) {
+        self.kernel.resident = groups;
     }
 
     /// The kernel's declarations, for those that have no method here.

@@ -709,6 +709,9 @@ pub struct Kernel {
     pub subgroups: u32,
     /// Groups per cluster (1: none).
     pub cluster: u32,
+    /// Groups that one core is to hold at the same time, which limits registers to their share
+    /// (0: as it comes). A hint to the assembler of a backend that has one.
+    pub resident: u32,
     /// Groups: up to three dimensions, outermost first.
     pub grid: Vec<GridDim>,
     /// Arguments, in launch order.

@@ -91,11 +91,12 @@ pub enum CodegenError {
 /// # Errors
 /// [`CodegenError`] names the construct that has no PTX form.
 pub fn emit(kernel: &Kernel, target: PtxTarget) -> Result<Ptx, CodegenError> {
-    emit_resident(kernel, target, None)
+    let resident = (kernel.resident > 0).then_some(kernel.resident);
+    emit_resident(kernel, target, resident)
 }
 
-/// As [`emit`], for `resident` groups on one core at the same time: the assembler then gives a
-/// thread no more registers than its share.
+/// As [`emit`], for `resident` groups on one core at the same time whatever the kernel states: the
+/// assembler then gives a thread no more registers than its share.
 ///
 /// # Errors
 /// [`CodegenError`] names the construct that has no PTX form.

@@ -147,7 +147,8 @@ pub(super) fn lower(
 ) -> Result<Vec<Kernel>, LowerError> {
     check(program, facts, mapping)?;
     let subgroups = mapping.warps.iter().product();
-    let b = KernelBuilder::new(&program.name, LANES, subgroups);
+    let mut b = KernelBuilder::new(&program.name, LANES, subgroups);
+    b.resident(mapping.resident);
     let mut this = GpuMatrix::new(Context::new(program, b), facts, *mapping)?;
     this.run()?;
     let kernel = this.cx.b.finish();

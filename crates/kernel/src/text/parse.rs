@@ -79,6 +79,7 @@ fn empty_kernel() -> Kernel {
         lanes: 0,
         subgroups: 0,
         cluster: 1,
+        resident: 0,
         grid: Vec::new(),
         args: Arena::new(),
         shared: Arena::new(),
@@ -457,6 +458,9 @@ impl<'a> Parser<'a> {
         self.kernel.subgroups = self.number("a number of subgroups")?;
         if self.eat_word("cluster") {
             self.kernel.cluster = self.number("a number of groups")?;
+        }
+        if self.eat_word("resident") {
+            self.kernel.resident = self.number("a number of groups")?;
         }
         self.punct('{')?;
         self.newline()?;

@@ -103,6 +103,9 @@ impl<'a> Printer<'a> {
         if k.cluster != 1 {
             write!(self.out, " cluster {}", k.cluster)?;
         }
+        if k.resident != 0 {
+            write!(self.out, " resident {}", k.resident)?;
+        }
         self.out.push_str(" {\n");
         if !k.grid.is_empty() {
             self.out.push_str("  grid ");
