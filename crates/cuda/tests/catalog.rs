@@ -3,8 +3,9 @@
 use tilewright_cuda::{PtxTarget, emit};
 use tilewright_engine::{Plan, PlanOptions};
 use tilewright_ir::DType;
-use tilewright_ir::ops::{OpRequest, ShapeForm, catalog};
-use tilewright_plan::Target;
+use tilewright_ir::ops::{OpRequest, ShapeForm, build, catalog};
+use tilewright_plan::target::TargetKind;
+use tilewright_plan::{SpaceOptions, Target};
 
 /// Ops that need a function which f64 doesn't have on a GPU.
 const WITHOUT_F64: [&str; 9] = [
@@ -55,4 +56,25 @@ fn every_op_has_ptx_by_its_best_plan_and_by_the_general_lowering() {
     }
     without.dedup();
     assert_eq!(without, WITHOUT_F64, "in the catalog's order");
+}
+
+#[test]
+fn a_program_without_a_legal_mapping_runs_by_the_general_lowering_which_the_plan_says() {
+    let mut target = Target::nvidia_h200();
+    if let TargetKind::Gpu(gpu) = &mut target.kind {
+        // A GPU whose threads hold next to nothing.
+        (gpu.private_scalars, gpu.registers_per_thread) = (0, Some(1));
+    }
+    let program = build("layernorm", &OpRequest::shaped(DType::F32, &[2, 900])).unwrap();
+    let plan = Plan::new(&program, &target, &PlanOptions::default()).unwrap();
+    let text = plan.explain(3);
+    assert!(text.contains("general lowering") && text.contains("budget"), "{text}");
+    assert!(plan.require().is_ok());
+    plan.lower_general().unwrap();
+    // A space that was limited stays an error.
+    let space = SpaceOptions { threads: Some(vec![32]), ..SpaceOptions::default() };
+    let options = PlanOptions { space, ..PlanOptions::default() };
+    let plan = Plan::new(&program, &target, &options).unwrap();
+    assert_eq!(plan.general, None);
+    assert!(plan.require().unwrap_err().to_string().contains("no legal candidate"));
 }

@@ -78,7 +78,8 @@ impl Plan {
         };
         let (ranking, general) = match tilewright_plan::plan(&request, target, policy) {
             Ok(ranking) => {
-                let reason = without_atoms(&ranking, target);
+                let reason = without_atoms(&ranking, target)
+                    .or_else(|| without_room(&ranking, target, &options.space));
                 (ranking, reason)
             }
             Err(PlanError::Family(reason)) => (unranked(program, target, policy), Some(reason)),
@@ -233,6 +234,23 @@ fn without_atoms(ranking: &Ranking, target: &Target) -> Option<String> {
         }
     }
     Some(reason)
+}
+
+/// Why no candidate of a whole space is legal on an NVIDIA GPU, if none is: its rows are too long
+/// for every mapping. A space that the caller limited is left alone, and so is a ranking with
+/// anything legal.
+fn without_room(ranking: &Ranking, target: &Target, space: &SpaceOptions) -> Option<String> {
+    if !states_registers(target) || !ranking.order.is_empty() || *space != SpaceOptions::default() {
+        return None;
+    }
+    let rules: Vec<String> =
+        ranking.rejections().iter().map(|(rule, n)| format!("{n} by {rule}")).collect();
+    Some(format!(
+        "none of {} candidates is legal on target `{}` ({})",
+        ranking.candidates.len(),
+        target.name,
+        rules.join(", ")
+    ))
 }
 
 /// The ranking of a program that has no candidates.

@@ -112,6 +112,9 @@ pub struct Comparison {
     pub first_failure: Option<(u64, f64, f64, f64)>,
 }
 
+/// Elements from which a second thread is worth its start.
+const PARALLEL: usize = 1 << 17;
+
 /// Compares every element. The slices have one length.
 pub fn compare(
     tolerance: &Tolerance,
@@ -131,24 +134,76 @@ pub fn compare(
         outcome.failures = outcome.elements.max(1);
         return outcome;
     }
-    for (i, ((actual, reference), scale)) in actual.iter().zip(reference).zip(scale).enumerate() {
-        let bound = tolerance.bound(*reference, *scale);
-        let error = (actual - reference).abs();
-        if error.is_finite() {
-            if error > outcome.max_error || outcome.bound_there == 0.0 {
-                (outcome.max_error, outcome.bound_there) = (error, bound);
-            }
-            if error > 0.0 {
-                outcome.worst_ratio = outcome.worst_ratio.max(error / bound);
-            }
+    let most = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let threads = (reference.len() / PARALLEL).clamp(1, most);
+    let part = reference.len().div_ceil(threads).max(1);
+    let parts = actual.chunks(part).zip(reference.chunks(part)).zip(scale.chunks(part));
+    let parts: Vec<Part> = if threads == 1 {
+        parts.map(|((a, r), s)| Part::of(tolerance, a, r, s)).collect()
+    } else {
+        std::thread::scope(|scope| {
+            let running: Vec<_> = parts
+                .map(|((a, r), s)| scope.spawn(move || Part::of(tolerance, a, r, s)))
+                .collect();
+            // A part that panicked hands its panic on.
+            let join = |part: std::thread::ScopedJoinHandle<'_, Part>| {
+                part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            running.into_iter().map(join).collect()
+        })
+    };
+    // In order, so that the result is the same for any number of threads.
+    let mut largest: Option<(f64, f64)> = None;
+    for (number, found) in parts.into_iter().enumerate() {
+        if let Some((error, _)) = found.largest
+            && largest.is_none_or(|(most, _)| error > most)
+        {
+            largest = found.largest;
         }
-        if !tolerance.accepts(*actual, *reference, *scale) {
-            outcome.failures += 1;
-            outcome.worst_ratio = outcome.worst_ratio.max(1.0);
-            outcome.first_failure.get_or_insert((i as u64, *actual, *reference, bound));
+        outcome.worst_ratio = outcome.worst_ratio.max(found.worst_ratio);
+        outcome.failures += found.failures;
+        if outcome.first_failure.is_none() {
+            let first = (number * part) as u64;
+            outcome.first_failure = found.first_failure.map(|(i, a, r, b)| (first + i, a, r, b));
         }
     }
+    (outcome.max_error, outcome.bound_there) = largest.unwrap_or((0.0, 0.0));
     outcome
+}
+
+/// What some consecutive elements give.
+struct Part {
+    /// The largest finite error, the first of equal ones, with the bound there.
+    largest: Option<(f64, f64)>,
+    worst_ratio: f64,
+    failures: u64,
+    /// Position in the part, actual, reference, bound.
+    first_failure: Option<(u64, f64, f64, f64)>,
+}
+
+impl Part {
+    fn of(tolerance: &Tolerance, actual: &[f64], reference: &[f64], scale: &[f64]) -> Part {
+        let mut part = Part { largest: None, worst_ratio: 0.0, failures: 0, first_failure: None };
+        for (i, ((actual, reference), scale)) in actual.iter().zip(reference).zip(scale).enumerate()
+        {
+            let bound = tolerance.bound(*reference, *scale);
+            let error = (actual - reference).abs();
+            if error.is_finite() {
+                if part.largest.is_none_or(|(most, _)| error > most) {
+                    part.largest = Some((error, bound));
+                }
+                if error > 0.0 {
+                    part.worst_ratio = part.worst_ratio.max(error / bound);
+                }
+            }
+            if !tolerance.accepts(*actual, *reference, *scale) {
+                part.failures += 1;
+                part.worst_ratio = part.worst_ratio.max(1.0);
+                part.first_failure.get_or_insert((i as u64, *actual, *reference, bound));
+            }
+        }
+        part
+    }
 }
 
 #[cfg(test)]
@@ -211,5 +266,31 @@ mod tests {
         let t = Tolerance::exact(DType::I32);
         assert!(t.accepts(7.0, 7.0, 0.0));
         assert!(!t.accepts(7.0, 8.0, 8.0));
+    }
+
+    #[test]
+    fn many_elements_are_compared_in_parts_as_few_are() {
+        let n = 3 * PARALLEL + 17;
+        let reference: Vec<f64> = (0..n).map(|i| 1.0 + i as f64 * 1e-6).collect();
+        let scale = vec![0.0; n];
+        let mut actual = reference.clone();
+        let wrong = [n - 5, 2 * PARALLEL + 1, 70];
+        for (k, at) in wrong.into_iter().enumerate() {
+            actual[at] += 1.0 + k as f64;
+        }
+        actual[n - 1] += 2.5;
+        let tolerance = Tolerance::rows(16, DType::F32, DType::F32);
+        let found = compare(&tolerance, &actual, &reference, &scale);
+        assert_eq!((found.elements, found.failures), (n as u64, 4));
+        assert_eq!(found.first_failure.map(|f| f.0), Some(70));
+        let bound = tolerance.bound(reference[70], 0.0);
+        assert!((found.max_error - 3.0).abs() < 1e-9 && found.bound_there == bound, "{found:?}");
+    }
+
+    #[test]
+    fn the_largest_error_of_exact_types_is_the_largest() {
+        let exact = Tolerance::exact(DType::I32);
+        let found = compare(&exact, &[5.0, 1.0, 2.0], &[1.0, 1.0, 1.0], &[0.0; 3]);
+        assert_eq!((found.max_error, found.failures), (4.0, 2));
     }
 }
