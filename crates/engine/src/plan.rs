@@ -158,6 +158,7 @@ impl Plan {
                     true => Tail::Packs,
                     false => Tail::Guards,
                 },
+                ..lower::Options::default()
             },
             None => lower::Options { pack: lower::Pack::InTurn, ..lower::Options::default() },
         }
