@@ -72,7 +72,9 @@ impl Metal {
                     }
                 }
                 Kind::Mpp => {
-                    if system()[0] < 26 || !gpu.supportsFamily(MTLGPUFamily::Metal4) {
+                    // macOS 26 calls itself 16 to programs built for an older system; there are no
+                    // versions between.
+                    if system()[0] < 16 || !gpu.supportsFamily(MTLGPUFamily::Metal4) {
                         return Err(missing("tensor operations need family Metal4 and macOS 26"));
                     }
                 }

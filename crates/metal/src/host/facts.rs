@@ -43,6 +43,16 @@ pub struct DeviceFacts {
     pub counter_sets: Vec<String>,
 }
 
+/// The version of macOS from what it tells a process. To programs built for an older system macOS
+/// 11 calls itself 10.16, and macOS 26 and later 16 and so on; there are no versions 16 to 25.
+pub fn system_version(told: [u32; 3]) -> [u32; 3] {
+    match told {
+        [10, minor, patch] if minor >= 16 => [11, minor - 16, patch],
+        [major @ 16..=25, minor, patch] => [major + 10, minor, patch],
+        told => told,
+    }
+}
+
 impl DeviceFacts {
     /// The newest language version of the system's compiler: the release notes of macOS 11
     /// (MSL 2.3) to 26 (MSL 4.0).
@@ -202,6 +212,19 @@ mod tests {
         assert_eq!(gpu, Some(vec![MatrixBasis::Simdgroup]));
         let fewer = DeviceFacts { cores: 24, ..m1_max([26, 0, 0]) }.target();
         assert_ne!(fewer.hash(), Target::apple_m1_max().hash());
+    }
+
+    #[test]
+    fn macos_names_itself_differently_to_older_programs() {
+        for (told, version) in [
+            ([10, 15, 7], [10, 15, 7]),
+            ([10, 16, 0], [11, 0, 0]),
+            ([15, 7, 1], [15, 7, 1]),
+            ([16, 1, 2], [26, 1, 2]),
+            ([26, 1, 2], [26, 1, 2]),
+        ] {
+            assert_eq!(system_version(told), version);
+        }
     }
 
     #[test]

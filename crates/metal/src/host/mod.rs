@@ -15,7 +15,7 @@ pub use admit::{PipelineFacts, admit, admit_pipeline, generate};
 #[cfg(target_vendor = "apple")]
 pub use apple::{MetalDevice, OwnKernel, Text};
 pub use arrange::{Dispatch, Placed, arrange};
-pub use facts::DeviceFacts;
+pub use facts::{DeviceFacts, system_version};
 pub use space::Allocations;
 
 use std::sync::Arc;

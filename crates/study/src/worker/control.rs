@@ -7,7 +7,7 @@ use crate::canonical::sha256;
 use crate::case::Case;
 use crate::error::StudyError;
 use crate::meter::Meter;
-use crate::protocol::{self, Calls, Timed};
+use crate::protocol::{self, Timed};
 use std::io::{BufRead, Write};
 use tilewright_controls::{self as controls, Control, OutputPolicy, Prepared, Problem};
 use tilewright_runtime::Buffer;
@@ -192,16 +192,36 @@ impl Open {
         for (inputs, output) in &mut self.sets {
             sets.push((slices(inputs)?, output.as_mut_slice::<f32>().map_err(|e| e.to_string())?));
         }
-        let prepared = &mut self.prepared;
-        let copies = sets.len();
-        let mut turn = 0;
-        measure(&mut Calls(|| {
-            turn = if turn + 1 < copies { turn + 1 } else { 0 };
-            let Some((inputs, output)) = sets.get_mut(turn) else {
+        measure(&mut Turns { prepared: self.prepared.as_mut(), sets, turn: 0 })
+    }
+}
+
+/// Calls of a control that take the copies of the tensors in turn.
+struct Turns<'a> {
+    prepared: &'a mut dyn Prepared,
+    sets: Vec<(Vec<&'a [f32]>, &'a mut [f32])>,
+    turn: usize,
+}
+
+impl Timed for Turns<'_> {
+    fn run(&mut self, calls: u64) -> Result<(), String> {
+        let copies = self.sets.len();
+        for _ in 0..calls {
+            self.turn = if self.turn + 1 < copies { self.turn + 1 } else { 0 };
+            let Some((inputs, output)) = self.sets.get_mut(self.turn) else {
                 return Err("no tensors".to_string());
             };
-            prepared.call(inputs, output).map_err(|e| e.to_string())
-        }))
+            self.prepared.call(inputs, output).map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// A control with a device of its own has its tensors there, in one copy.
+    fn device(&mut self, calls: u64, samples: usize) -> Result<Option<Vec<u64>>, String> {
+        let Some((inputs, output)) = self.sets.first_mut() else {
+            return Err("no tensors".to_string());
+        };
+        self.prepared.device_batches(inputs, output, calls, samples).map_err(|e| e.to_string())
     }
 }
 
@@ -222,4 +242,46 @@ fn load(files: &[String], lengths: &[usize]) -> Result<Vec<Buffer>, String> {
         buffers.push(buffer);
     }
     Ok(buffers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_controls::ControlError;
+
+    /// 3 µs a call by a clock of its own; counts its calls.
+    struct OnDevice(u64);
+
+    impl Prepared for OnDevice {
+        fn call(&mut self, inputs: &[&[f32]], output: &mut [f32]) -> Result<(), ControlError> {
+            self.0 += 1;
+            output.copy_from_slice(inputs[0]);
+            Ok(())
+        }
+
+        fn device_batches(
+            &mut self,
+            _inputs: &[&[f32]],
+            _output: &mut [f32],
+            calls: u64,
+            samples: usize,
+        ) -> Result<Option<Vec<u64>>, ControlError> {
+            Ok(Some(vec![3000 * calls; samples]))
+        }
+    }
+
+    #[test]
+    fn calls_take_copies_in_turn_and_a_clock_of_its_own_counts() {
+        let (first, second) = ([1.0f32; 2], [2.0f32; 2]);
+        let (mut a, mut b) = ([0.0f32; 2], [0.0f32; 2]);
+        let mut control = OnDevice(0);
+        let sets = vec![(vec![&first[..]], &mut a[..]), (vec![&second[..]], &mut b[..])];
+        let mut turns = Turns { prepared: &mut control, sets, turn: 0 };
+        turns.run(1).unwrap();
+        assert_eq!(turns.device(5, 2), Ok(Some(vec![15_000; 2])));
+        turns.run(2).unwrap();
+        assert_eq!((control.0, a, b), (3, first, second));
+        let mut none = Turns { prepared: &mut control, sets: Vec::new(), turn: 0 };
+        assert!(none.run(1).is_err() && none.device(1, 1).is_err());
+    }
 }

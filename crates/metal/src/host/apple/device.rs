@@ -4,7 +4,7 @@ use super::exec::MetalExecutable;
 use super::pipeline::{self, OwnKernel, Text};
 use super::queue::{MetalQueue, Shared};
 use super::{Gpu, cores, failed, roofline};
-use crate::host::facts::DeviceFacts;
+use crate::host::facts::{DeviceFacts, system_version};
 use objc2::rc::autoreleasepool;
 use objc2_foundation::NSProcessInfo;
 use objc2_metal::{MTLCounterSet, MTLCreateSystemDefaultDevice, MTLDevice, MTLGPUFamily};
@@ -76,7 +76,8 @@ impl MetalDevice {
 fn facts(gpu: &Gpu) -> Result<DeviceFacts, RuntimeError> {
     let version = NSProcessInfo::processInfo().operatingSystemVersion();
     let number = |n: isize| u32::try_from(n).unwrap_or(0);
-    let os = [version.majorVersion, version.minorVersion, version.patchVersion].map(number);
+    let told = [version.majorVersion, version.minorVersion, version.patchVersion].map(number);
+    let os = system_version(told);
     let families = [
         (10, MTLGPUFamily::Apple10),
         (9, MTLGPUFamily::Apple9),

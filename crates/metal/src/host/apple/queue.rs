@@ -261,17 +261,15 @@ impl Shared {
     ) -> Result<f64, RuntimeError> {
         autoreleasepool(|_| {
             let thread = std::thread::current().id();
-            let nested =
-                self.state(|s| s.recordings.insert(thread, Recording::default()).is_some());
+            if self.state(|state| state.recordings.contains_key(&thread)) {
+                return Err(failed("metal", Stage::Launch, "a batch inside a batch"));
+            }
+            self.state(|state| state.recordings.insert(thread, Recording::default()));
             let mut fault = None;
-            if nested {
-                fault = Some(failed("metal", Stage::Launch, "a batch inside a batch"));
-            } else {
-                for _ in 0..repetitions {
-                    if let Err(error) = work() {
-                        fault = Some(error);
-                        break;
-                    }
+            for _ in 0..repetitions {
+                if let Err(error) = work() {
+                    fault = Some(error);
+                    break;
                 }
             }
             let recording = self.state(|state| state.recordings.remove(&thread));
