@@ -9,6 +9,8 @@ mod address;
 mod build;
 mod judge;
 mod launch;
+mod mutate;
+mod mutation;
 mod selftest;
 mod source;
 mod suite;
