@@ -222,6 +222,21 @@ impl Context {
     /// # Errors
     /// [`CudaError::Assemble`] with the assembler's log.
     pub fn load(self: &Arc<Self>, ptx: &crate::Ptx) -> Result<Function, CudaError> {
+        let mut text = ptx.text.clone().into_bytes();
+        text.push(0);
+        self.load_image(ptx, &text)
+    }
+
+    /// Loads a module from what an assembler made of a PTX module, or from its text with a NUL at
+    /// the end, and resolves its entry.
+    ///
+    /// # Errors
+    /// [`CudaError::Assemble`] with the log of the driver.
+    pub fn load_image(
+        self: &Arc<Self>,
+        ptx: &crate::Ptx,
+        image: &[u8],
+    ) -> Result<Function, CudaError> {
         self.bind()?;
         let refuse = |error: DriverError, log: String| CudaError::Assemble {
             driver: self.facts.driver_text(),
@@ -233,8 +248,13 @@ impl Context {
             code: "invalid text".into(),
             log: "the text contains a NUL byte".into(),
         };
-        let text = CString::new(ptx.text.as_bytes()).map_err(nul)?;
         let entry = CString::new(ptx.entry.as_bytes()).map_err(nul)?;
+        if !image.starts_with(b"\x7fELF") && image.last() != Some(&0) {
+            return Err(refuse(
+                DriverError(sys::CUresult::CUDA_ERROR_INVALID_IMAGE),
+                "the image is neither an ELF file nor text that ends in NUL".into(),
+            ));
+        }
         let mut log = vec![0u8; 16 << 10];
         let mut options = [
             sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
@@ -242,12 +262,12 @@ impl Context {
         ];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), log.len() as *mut c_void];
         let mut module: sys::CUmodule = std::ptr::null_mut();
-        // SAFETY: `text` is NUL-terminated; options and values have two entries each and the log
-        // buffer outlives the call.
+        // SAFETY: the driver reads the image's own length from its header, or text up to its NUL;
+        // options and values have two entries each and the log buffer outlives the call.
         let loaded = unsafe {
             sys::cuModuleLoadDataEx(
                 &mut module,
-                text.as_ptr().cast(),
+                image.as_ptr().cast(),
                 options.len() as c_uint,
                 options.as_mut_ptr(),
                 values.as_mut_ptr(),
@@ -450,9 +470,18 @@ impl DeviceBuffer {
     /// # Errors
     /// More bytes than the buffer has, or the driver's words.
     pub fn download(&self, to: &mut [u8]) -> Result<(), CudaError> {
-        self.check(to.len())?;
-        // SAFETY: the source holds `to.len()` bytes.
-        unsafe { result::memcpy_dtoh_sync(to, self.pointer) }.map_err(at("cuMemcpyDtoH"))
+        self.download_at(0, to)
+    }
+
+    /// Copies bytes from a place in the buffer to the host; returns when done.
+    ///
+    /// # Errors
+    /// More bytes than the buffer has from there, or the driver's words.
+    pub fn download_at(&self, offset: usize, to: &mut [u8]) -> Result<(), CudaError> {
+        self.check(offset.saturating_add(to.len()))?;
+        // SAFETY: the source holds `offset + to.len()` bytes.
+        unsafe { result::memcpy_dtoh_sync(to, self.pointer + offset as u64) }
+            .map_err(at("cuMemcpyDtoH"))
     }
 
     /// Sets every byte; returns when done.

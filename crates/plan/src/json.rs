@@ -135,6 +135,8 @@ pub enum FactsObject {
     Matrix(MatrixObject),
     /// CPU register tiles.
     CpuMatrix(CpuMatrixObject),
+    /// GPU register tiles.
+    GpuMatrix(GpuMatrixObject),
 }
 
 /// Payload bytes.
@@ -235,6 +237,29 @@ pub struct CpuMatrixObject {
     pub scratch_bytes: u64,
 }
 
+/// Facts of a GPU register-tile candidate; see [`crate::mapping::GpuMatrixMapping`] and
+/// [`crate::policy::gpu_matrix::GpuMatrixCounts`].
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct GpuMatrixObject {
+    /// BM, BN, elements of K per step.
+    pub block: [u64; 3],
+    pub threads: u64,
+    pub warps: [u32; 3],
+    pub lane_grid: [u32; 2],
+    pub lane_tile: [u32; 2],
+    pub stages: u32,
+    pub unroll: u32,
+    pub slices: u32,
+    pub copy: [u32; 2],
+    pub groups: u64,
+    pub steps: u64,
+    pub registers: u64,
+    pub shared_bytes: u64,
+    pub resident: u64,
+    pub scratch_bytes: u64,
+}
+
 impl FactsObject {
     fn new(candidate: &Candidate) -> Option<FactsObject> {
         Some(match (&candidate.mapping, &candidate.facts) {
@@ -309,6 +334,26 @@ impl FactsObject {
                     cpu_threads: m.threads,
                     groups: c.groups,
                     steps: c.steps,
+                    scratch_bytes: c.scratch_bytes,
+                })
+            }
+            (Mapping::GpuMatrix(m), CandidateFacts::GpuMatrix(c)) => {
+                let [bm, bn] = m.block();
+                FactsObject::GpuMatrix(GpuMatrixObject {
+                    block: [bm, bn, m.depth.into()],
+                    threads: c.threads,
+                    warps: m.warps,
+                    lane_grid: m.lanes,
+                    lane_tile: m.tile,
+                    stages: m.stages,
+                    unroll: m.unroll,
+                    slices: m.slices,
+                    copy: m.copy,
+                    groups: c.groups,
+                    steps: c.steps,
+                    registers: c.registers,
+                    shared_bytes: c.shared_bytes,
+                    resident: c.resident,
                     scratch_bytes: c.scratch_bytes,
                 })
             }

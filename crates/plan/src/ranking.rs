@@ -15,7 +15,7 @@ use crate::policy::{
 use crate::problem::{MatrixProblem, Problem, RowProblem};
 use crate::request::{PlanError, Request, SpaceOptions};
 use crate::space::{self, Unscored};
-use crate::target::{Target, TargetKind};
+use crate::target::{GpuFacts, Target, TargetKind};
 
 /// A candidate: legal with its score, or rejected with its rule.
 #[derive(Clone, PartialEq, Debug)]
@@ -352,12 +352,20 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Whether candidates come from the spaces of registers.
+    fn register_spaces(&self, gpu: &GpuFacts) -> bool {
+        self.policy.register_spaces() && gpu.states_registers()
+    }
+
     fn rows(
         &self,
         problem: &RowProblem,
         options: &SpaceOptions,
     ) -> Result<Vec<Candidate>, PlanError> {
         let unscored = match &self.target.kind {
+            TargetKind::Gpu(gpu) if self.register_spaces(gpu) => {
+                space::gpu_rows::candidates(problem, gpu, options)?
+            }
             TargetKind::Gpu(gpu) => space::rows::candidates(problem, gpu, options)?,
             TargetKind::Cpu(cpu) => {
                 space::cpu_rows::candidates(problem, cpu, options, self.threads)?
@@ -373,6 +381,10 @@ impl Context<'_> {
     ) -> Result<Vec<Candidate>, PlanError> {
         let view = Problem::Matrix(problem);
         match &self.target.kind {
+            TargetKind::Gpu(gpu) if self.register_spaces(gpu) => {
+                let unscored = space::gpu_matrix::space(problem, gpu, options)?;
+                unscored.into_iter().map(|u| self.score(view, u)).collect()
+            }
             TargetKind::Gpu(gpu) => {
                 let rules = self.policy.matrix_rules();
                 let entries = space::matrix::entries(problem, gpu, rules, options)?;

@@ -48,6 +48,9 @@ pub struct GpuFacts {
     pub shared_bytes_per_core: Option<u64>,
     /// Most threads resident on one core.
     pub threads_per_core: Option<u64>,
+    /// Bytes of the second-level cache.
+    #[serde(default)]
+    pub l2_bytes: Option<u64>,
     /// Most 4-byte scalars that one worker may keep as stripes (the reference's budget is 64).
     pub private_scalars: u64,
     /// Most 4-byte scalars that one lane may keep as matrix fragments (the reference's is 64).
@@ -74,6 +77,12 @@ impl GpuFacts {
     /// no more than a subgroup has lanes, and no more than a group has subgroups (reference 5.1).
     pub fn max_row_subgroups(&self) -> u32 {
         self.max_threads.checked_div(self.lanes).unwrap_or(0).min(self.lanes)
+    }
+
+    /// Whether the register file is known. Then occupancy has a closed form, and the target has
+    /// the spaces of `crate::space::gpu_rows` and `crate::space::gpu_matrix`.
+    pub fn states_registers(&self) -> bool {
+        self.registers_per_core.is_some() && self.registers_per_thread.is_some()
     }
 }
 
@@ -204,6 +213,10 @@ impl Target {
                     .integer("fragment_scalars", g.fragment_scalars)
                     .list("matrix", g.matrix.iter().map(|b| *b as u64))
                     .integer("f64", g.f64.into());
+                // Only where it is known, so that keys of other targets stay what they were.
+                if g.l2_bytes.is_some() {
+                    c.optional("l2_bytes", g.l2_bytes);
+                }
             }
             TargetKind::Cpu(f) => {
                 c.text("class", "cpu")

@@ -18,6 +18,16 @@ pub fn code_hash() -> Hash256 {
         ("policy/whole_launch/mod.rs", include_str!("../policy/whole_launch/mod.rs")),
         ("policy/whole_launch/rows.rs", include_str!("../policy/whole_launch/rows.rs")),
         ("policy/whole_launch/matrix.rs", include_str!("../policy/whole_launch/matrix.rs")),
+        (
+            "policy/whole_launch/register_rows.rs",
+            include_str!("../policy/whole_launch/register_rows.rs"),
+        ),
+        (
+            "policy/whole_launch/register_matrix.rs",
+            include_str!("../policy/whole_launch/register_matrix.rs"),
+        ),
+        ("policy/gpu_rows.rs", include_str!("../policy/gpu_rows.rs")),
+        ("policy/gpu_matrix.rs", include_str!("../policy/gpu_matrix.rs")),
         ("policy/whole_launch/cpu_rows.rs", include_str!("../policy/whole_launch/cpu_rows.rs")),
         ("policy/whole_launch/cpu_matrix.rs", include_str!("../policy/whole_launch/cpu_matrix.rs")),
     ];

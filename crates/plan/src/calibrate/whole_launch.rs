@@ -59,6 +59,30 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
             ]],
             &[],
         ),
+        Family::GpuRegisterRows => (
+            &[&[
+                "launch",
+                "rounds",
+                "chain",
+                "folds",
+                "joins",
+                "join_width",
+                "groups",
+                "issue",
+                "accesses",
+                "near_bytes",
+                "far_bytes",
+                "starved",
+            ]],
+            &[],
+        ),
+        Family::GpuRegisterMatrix => (
+            &[&[
+                "launch", "second", "combined", "starts", "issue", "shared", "cache", "chain",
+                "arrival", "meeting", "output", "memory",
+            ]],
+            &[],
+        ),
         Family::CpuMatrix => (
             &[&[
                 "launch",

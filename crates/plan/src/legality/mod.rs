@@ -7,6 +7,7 @@
 pub mod cpu_matrix;
 pub mod cpu_rows;
 pub mod gpu_matrix;
+pub mod gpu_rows;
 pub mod matrix;
 pub mod rows;
 

@@ -50,6 +50,50 @@ pub fn shared_bytes(mapping: &GpuMatrixMapping, transposed: [bool; 2]) -> u64 {
     ring + if sets > 1 { sets * bm * bn * 4 } else { 0 }
 }
 
+/// What a register-tile mapping amounts to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GpuMatrixCounts {
+    /// Threads of a group.
+    pub threads: u64,
+    /// Groups of the launch, slices and batch included.
+    pub groups: u64,
+    /// Steps of a group over its part of K.
+    pub steps: u64,
+    /// Registers of a thread, from above.
+    pub registers: u64,
+    /// Bytes of shared memory of a group.
+    pub shared_bytes: u64,
+    /// Groups that a core holds at the same time, from above.
+    pub resident: u64,
+    /// Rounds in which the cores take the groups.
+    pub waves: u64,
+    /// Bytes of scratch that the partial sums of slices take.
+    pub scratch_bytes: u64,
+}
+
+impl GpuMatrixCounts {
+    /// Counts a mapping of a problem.
+    pub fn new(problem: &MatrixProblem, gpu: &GpuFacts, mapping: &GpuMatrixMapping) -> Self {
+        let [m, n, k] = problem.size;
+        let [bm, bn] = mapping.block().map(|b| b.max(1));
+        let slices = u64::from(mapping.slices.max(1));
+        let tiles = problem.batch.saturating_mul(m.div_ceil(bm)).saturating_mul(n.div_ceil(bn));
+        let groups = tiles.saturating_mul(slices);
+        let held = u64::from(resident(gpu, mapping));
+        let elements = problem.batch.saturating_mul(m).saturating_mul(n);
+        GpuMatrixCounts {
+            threads: mapping.threads(),
+            groups,
+            steps: k.div_ceil(slices.saturating_mul(u64::from(mapping.depth.max(1)))),
+            registers: registers(mapping),
+            shared_bytes: shared_bytes(mapping, problem.transposed),
+            resident: held,
+            waves: groups.div_ceil((held * u64::from(gpu.cores)).max(1)),
+            scratch_bytes: if slices > 1 { elements.saturating_mul(4 * slices) } else { 0 },
+        }
+    }
+}
+
 /// Groups that a core can hold by registers, shared memory and threads, at least 1, at most 8.
 pub fn resident(gpu: &GpuFacts, mapping: &GpuMatrixMapping) -> u32 {
     let threads = mapping.threads().max(1);
@@ -62,7 +106,7 @@ pub fn resident(gpu: &GpuFacts, mapping: &GpuMatrixMapping) -> u32 {
 }
 
 /// Shared memory that the system takes of every group.
-const RESERVED_BYTES: u64 = 1024;
+pub(crate) const RESERVED_BYTES: u64 = 1024;
 
 /// Clock in cycles per microsecond.
 const CLOCK: f64 = 1755.0;
@@ -88,61 +132,111 @@ const END: f64 = 500.0;
 const LAUNCH: f64 = 1.0;
 const SECOND: f64 = 1.4;
 
+/// What bounds a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Bound {
+    /// What the schedulers of a core issue.
+    Issue,
+    /// Reads of shared memory.
+    Shared,
+    /// Copies from the second-level cache.
+    Cache,
+    /// A lane's products, one after another.
+    Chain,
+    /// The arrival of copies that too few stages hide.
+    Arrival,
+}
+
+/// The parts of a launch's estimate. Times are in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Steps {
+    /// Rounds in which the cores take the groups; the last counts by what is left.
+    pub rounds: f64,
+    /// Steps of a group.
+    pub steps: f64,
+    /// A step of all groups that a core holds.
+    pub step: f64,
+    /// What bounds it.
+    pub bound: Bound,
+    /// Sets that meet in shared memory.
+    pub meeting: f64,
+    /// Stores of the output.
+    pub output: f64,
+    /// Bytes from and to memory at least.
+    pub bytes: f64,
+    /// Bytes of sums that a second launch reads and writes; 0 without one.
+    pub combined: f64,
+}
+
+impl Steps {
+    /// Takes a launch apart.
+    pub fn new(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -> Self {
+        let [rows, columns, depth] = problem.size.map(|s| s.max(1) as f64);
+        let [bm, bn] = m.block().map(|b| b as f64);
+        let slices = f64::from(m.slices);
+        let batch = problem.batch as f64;
+        let groups = batch * (rows / bm).ceil() * (columns / bn).ceil() * slices;
+        let cores = f64::from(gpu.cores.max(1));
+        let held = f64::from(m.resident.max(1)).min((groups / cores).ceil());
+        let subgroups = m.threads() as f64 / 32.0;
+        let trips = f64::from(m.depth / m.warps[2].max(1));
+        let steps = (depth / (slices * f64::from(m.depth))).ceil();
+        let [tm, tn] = m.tile.map(f64::from);
+        let reads = trips * ((tm / 4.0).ceil() + (tn / 4.0).ceil());
+        let elements = (bm + bn) * f64::from(m.depth);
+        let copies: f64 = [0, 1]
+            .map(|i| {
+                let (rows, _) = stage(m, problem.transposed, i);
+                (rows * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i]) * subgroups)
+            })
+            .iter()
+            .sum();
+        let step_issue = if m.unroll > 1 { UNROLLED_ISSUE } else { STEP_ISSUE };
+        let copy_issue = if m.unroll > 1 { 1.0 } else { COPY_ISSUE };
+        let issued = trips * tm * tn + reads + step_issue + copy_issue * copies;
+        let chain = trips * (tm * tn).max(READ_LATENCY) + BARRIER;
+        // Four schedulers share the subgroups of all groups. A step's copies start as many steps
+        // before it is read as there are other stages.
+        let parts = [
+            (Bound::Issue, issued * (held * subgroups / 4.0).max(1.0)),
+            (Bound::Shared, held * subgroups * reads * READ),
+            (Bound::Cache, held * elements * 4.0 / L2),
+            (Bound::Chain, chain),
+            (Bound::Arrival, ARRIVAL / f64::from(m.stages.saturating_sub(1).max(1)).min(steps)),
+        ];
+        let longest = |a: (Bound, f64), b: &(Bound, f64)| if b.1 > a.1 { *b } else { a };
+        let (bound, step) = parts.iter().fold((Bound::Issue, 0.0), longest);
+        let sets = f64::from(m.warps[2]);
+        let meeting = if m.warps[2] > 1 { 100.0 + bm * bn * sets * held / 64.0 } else { 0.0 };
+        // Whole rounds of full cores, and a last one with what is left.
+        let rounds = groups / (cores * held);
+        let last = rounds.fract();
+        let tail = if last == 0.0 { 0.0 } else { (chain / step).max((last * held).ceil() / held) };
+        let output = if m.slices > 1 { 0.0 } else { 1.0 };
+        Steps {
+            rounds: rounds.floor() + tail,
+            steps,
+            step: step / CLOCK,
+            bound,
+            meeting: meeting / CLOCK,
+            output: (END + held * bm * bn * 4.0 / L2) / CLOCK,
+            bytes: 4.0 * batch * (rows * depth + columns * depth + rows * columns * output),
+            combined: if m.slices > 1 {
+                rows * columns * 4.0 * batch * (slices + 1.0)
+            } else {
+                0.0
+            },
+        }
+    }
+}
+
 /// Estimated microseconds of a launch.
 pub fn estimate(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -> f64 {
-    let [rows, columns, depth] = problem.size.map(|s| s.max(1) as f64);
-    let [bm, bn] = m.block().map(|b| b as f64);
-    let slices = f64::from(m.slices);
-    let groups = problem.batch as f64 * (rows / bm).ceil() * (columns / bn).ceil() * slices;
-    let cores = f64::from(gpu.cores.max(1));
-    let held = f64::from(m.resident.max(1)).min((groups / cores).ceil());
-    let subgroups = m.threads() as f64 / 32.0;
-    let trips = f64::from(m.depth / m.warps[2].max(1));
-    let steps = (depth / (slices * f64::from(m.depth))).ceil();
-    let [tm, tn] = m.tile.map(f64::from);
-    let reads = trips * ((tm / 4.0).ceil() + (tn / 4.0).ceil());
-    let elements = (bm + bn) * f64::from(m.depth);
-    let copies: f64 = [0, 1]
-        .map(|i| {
-            let (rows, _) = stage(m, problem.transposed, i);
-            (rows * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i]) * subgroups)
-        })
-        .iter()
-        .sum();
-    let step_issue = if m.unroll > 1 { UNROLLED_ISSUE } else { STEP_ISSUE };
-    let copy_issue = if m.unroll > 1 { 1.0 } else { COPY_ISSUE };
-    let issued = trips * tm * tn + reads + step_issue + copy_issue * copies;
-    // Four schedulers share the subgroups of all groups.
-    let issue = issued * (held * subgroups / 4.0).max(1.0);
-    let shared = held * subgroups * reads * READ;
-    let cache = held * elements * 4.0 / L2;
-    let chain = trips * (tm * tn).max(READ_LATENCY) + BARRIER;
-    // A step's copies start this many steps before it is read.
-    let arrival = ARRIVAL / f64::from(m.stages.saturating_sub(1).max(1)).min(steps);
-    let step = issue.max(shared).max(cache).max(chain).max(arrival);
-    let sets = f64::from(m.warps[2]);
-    let meeting = if m.warps[2] > 1 { 100.0 + bm * bn * sets * held / 64.0 } else { 0.0 };
-    let output = END + held * bm * bn * 4.0 / L2;
-    let turn = steps * step + meeting + output;
-    // Whole rounds of full cores, and a last one with what is left.
-    let rounds = groups / (cores * held);
-    let last = rounds.fract();
-    let tail = if last == 0.0 {
-        0.0
-    } else {
-        let left = (last * held).ceil() / held;
-        (chain / step).max(left)
-    };
-    let busy = (START + (rounds.floor() + tail) * turn) / CLOCK;
-    let bytes = 4.0
-        * problem.batch as f64
-        * (rows * depth + columns * depth + rows * columns * if m.slices > 1 { 0.0 } else { 1.0 });
-    let memory = bytes / MEMORY + START / CLOCK;
-    let combine = if m.slices > 1 {
-        SECOND + rows * columns * 4.0 * problem.batch as f64 * (slices + 1.0) / MEMORY
-    } else {
-        0.0
-    };
+    let s = Steps::new(problem, gpu, m);
+    let turn = s.steps * s.step + s.meeting + s.output;
+    let busy = START / CLOCK + s.rounds * turn;
+    let memory = s.bytes / MEMORY + START / CLOCK;
+    let combine = if m.slices > 1 { SECOND + s.combined / MEMORY } else { 0.0 };
     LAUNCH + busy.max(memory) + combine
 }
 

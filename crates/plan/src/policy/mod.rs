@@ -8,7 +8,9 @@ pub mod coefficients;
 pub mod cpu;
 pub mod cpu_matrix;
 pub mod cpu_rows;
+pub mod gpu;
 pub mod gpu_matrix;
+pub mod gpu_rows;
 pub mod matrix_mpp_v1;
 pub mod matrix_mpp_v2;
 pub mod matrix_mpp_v3;
@@ -101,6 +103,8 @@ pub enum CandidateFacts {
     Matrix(MatrixCounts),
     /// Of a CPU matrix mapping.
     CpuMatrix(cpu_matrix::CpuMatrixCounts),
+    /// Of a GPU register-tile mapping.
+    GpuMatrix(gpu_matrix::GpuMatrixCounts),
 }
 
 /// What a policy sees of a legal candidate.
@@ -150,6 +154,12 @@ pub trait Policy: Send + Sync {
     /// The matrix space that it ranks.
     fn matrix_rules(&self) -> MatrixRules {
         MatrixRules { basis: MatrixBasis::Mpp, gate: FragmentGate::WithOperands }
+    }
+
+    /// Whether it ranks the spaces of registers (`crate::space::gpu_rows`, `gpu_matrix`) on GPUs
+    /// that state their registers, instead of the reference's.
+    fn register_spaces(&self) -> bool {
+        false
     }
 
     /// The score of a legal candidate.
@@ -235,7 +245,7 @@ pub enum PolicyError {
 }
 
 /// Names of the built-in policies.
-pub const NAMES: [&str; 8] = [
+pub const NAMES: [&str; 9] = [
     matrix_simdgroup_v1::NAME,
     matrix_mpp_v1::NAME,
     matrix_mpp_v2::NAME,
@@ -243,6 +253,7 @@ pub const NAMES: [&str; 8] = [
     reduction_v1::NAME,
     reduction_service::NAME,
     cpu::NAME,
+    gpu::NAME,
     whole_launch::NAME,
 ];
 
@@ -291,16 +302,19 @@ pub fn by_name(name: &str, profile: Option<&Profile>) -> Result<Box<dyn Policy>,
             _ => reduction_service::ReductionService::default(),
         }),
         cpu::NAME => Box::new(cpu::Cpu::default()),
+        gpu::NAME => Box::new(gpu::Gpu),
         _ => return Err(PolicyError::Unknown { name: name.to_string() }),
     })
 }
 
 /// The name of the policy that a target's problems are ranked with where none is asked for:
-/// `cpu` on CPUs; on GPUs `reduction-v1` for rows and for matrix products `matrix-mpp-v2`, or
-/// `matrix-simdgroup-v1` where there are 8x8 fragments and no tensor operations.
+/// `cpu` on CPUs; `gpu` on GPUs whose registers are known; on others `reduction-v1` for rows and for
+/// matrix products `matrix-mpp-v2`, or `matrix-simdgroup-v1` where there are 8x8 fragments and no
+/// tensor operations.
 pub fn default_name(target: &Target, rows: bool) -> &'static str {
     match (&target.kind, rows) {
         (TargetKind::Cpu(_), _) => cpu::NAME,
+        (TargetKind::Gpu(gpu), _) if gpu.states_registers() => gpu::NAME,
         (TargetKind::Gpu(_), true) => reduction_v1::NAME,
         // A device without tensor operations still has 8x8 fragments.
         (TargetKind::Gpu(gpu), false) if gpu.matrix == [MatrixBasis::Simdgroup] => {

@@ -30,6 +30,9 @@ pub struct MatrixProblem {
     pub output_free: bool,
     /// Whether A, B are stored transposed.
     pub transposed: [bool; 2],
+    /// Elements of A, B that one aligned access may bring along the output's extent: 4 where that
+    /// is proved, else 1.
+    pub copies: [u32; 2],
     /// Dimensions that a block must divide for A, B to be read in place; `None`: never.
     pub forward: [Option<Vec<MatrixDim>>; 2],
     /// The accumulator is a closed recurrence.
@@ -84,6 +87,7 @@ impl MatrixProblem {
             output: facts.output,
             output_free: output_free(program, facts),
             transposed: [facts.a.transposed, facts.b.transposed],
+            copies: crate::space::gpu_matrix::copies(program, facts),
             forward: [forward(&facts.a), forward(&facts.b)],
             recurrence: facts.recurrence.is_proved(),
             direct: facts.direct_output.proved().cloned(),
@@ -107,6 +111,8 @@ impl MatrixProblem {
             output: DType::F32,
             output_free: true,
             transposed: [false; 2],
+            // K is innermost in A: it is turned on its way, element by element.
+            copies: [1, if n.is_multiple_of(4) { 4 } else { 1 }],
             forward: [
                 Some(vec![MatrixDim::M, MatrixDim::K]),
                 Some(vec![MatrixDim::K, MatrixDim::N]),

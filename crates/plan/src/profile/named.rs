@@ -263,7 +263,12 @@ mod tests {
         for name in policy::NAMES {
             let Some(own) = NamedProfile::built_in(name, "apple-m1-max") else {
                 assert!(
-                    [policy::reduction_service::NAME, policy::whole_launch::NAME].contains(&name)
+                    [
+                        policy::reduction_service::NAME,
+                        policy::whole_launch::NAME,
+                        policy::gpu::NAME
+                    ]
+                    .contains(&name)
                 );
                 continue;
             };

@@ -1,17 +1,27 @@
-//! The candidate space of matrix products with register tiles on GPUs: lane tiles, subgroups over
-//! rows, columns and K, steps, stages and slices.
+//! Candidates of matrix products with register tiles on GPUs: lane tiles, subgroups over rows,
+//! columns and K, steps, stages and slices.
+//!
+//! [`candidates`] is the whole product of choices, thousands of mappings: what an exhaustive
+//! search draws from. [`space`] is the space that a plan ranks: the same lane tiles and subgroups,
+//! with the choices that follow from them by rule.
+
+use std::collections::HashMap;
 
 use tilewright_ir::Program;
 use tilewright_ir::facts::{MatrixFacts, OperandFact};
 use tilewright_ir::program::{Extent, Strides};
 
-use crate::mapping::GpuMatrixMapping;
-use crate::policy::gpu_matrix::resident;
+use super::Unscored;
+use crate::legality::{self, Rule};
+use crate::mapping::{GpuMatrixMapping, Mapping};
+use crate::policy::CandidateFacts;
+use crate::policy::gpu_matrix::{GpuMatrixCounts, resident};
 use crate::problem::MatrixProblem;
+use crate::request::{PlanError, SpaceOptions};
 use crate::target::GpuFacts;
 
 /// Lane tiles and lane grids that are tried. A subgroup's tile is the product of both.
-const TILES: [([u32; 2], [u32; 2]); 20] = [
+const TILES: [([u32; 2], [u32; 2]); 22] = [
     ([8, 8], [4, 8]),
     ([16, 8], [4, 8]),
     ([8, 16], [8, 4]),
@@ -32,6 +42,8 @@ const TILES: [([u32; 2], [u32; 2]); 20] = [
     ([2, 4], [1, 32]),
     ([4, 1], [32, 1]),
     ([4, 2], [32, 1]),
+    ([1, 2], [4, 8]),
+    ([2, 1], [8, 4]),
 ];
 
 /// Subgroups over rows, columns and K.
@@ -66,6 +78,9 @@ const WARPS: [[u32; 3]; 24] = [
 const TRIPS: [u32; 3] = [4, 8, 16];
 const STAGES: [u32; 3] = [2, 3, 4];
 const SLICES: [u32; 6] = [1, 2, 4, 8, 16, 32];
+
+/// Most elements of K per step.
+const DEEPEST: u32 = 128;
 
 /// Most products of a lane in one trip of the loop over K.
 const LONGEST_TRIP: u32 = 2048;
@@ -152,6 +167,241 @@ pub fn candidates(
                     }
                 }
             }
+        }
+    }
+    out
+}
+
+/// Most subgroups of a group in [`space`], and at its widest: wider groups wait longer at their
+/// barriers.
+const WIDEST: [u32; 2] = [8, 16];
+/// Most groups a core, and cores that one group at least is there for.
+const CROWD: u64 = 48;
+const IDLE: u64 = 4;
+/// Elements of an output for which lane tiles of two elements are tried.
+const SMALL: u64 = 128 * 128;
+/// Candidates that [`space`] has at most.
+pub const SPACE: usize = 256;
+
+/// How many choices a block leaves, widest first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Choices {
+    /// Groups of up to 16 subgroups, and blocks that leave cores idle.
+    wide: bool,
+    /// Elements of K that a subgroup multiplies per step.
+    trips: &'static [u32],
+    stages: &'static [u32],
+    /// Loops of one step a trip beside longer trips.
+    short_trips: bool,
+    /// Mappings of one block, number of sets and number of slices.
+    kin: usize,
+    /// Numbers of slices.
+    slices: usize,
+}
+
+const ALL: usize = usize::MAX;
+
+/// Every choice, for outputs of a few blocks.
+const EVERY: Choices = Choices {
+    wide: true,
+    trips: &[4, 8, 16],
+    stages: &[2, 3, 4],
+    short_trips: true,
+    kin: ALL,
+    slices: ALL,
+};
+/// Two steps for a block with its subgroups and slices.
+const FEW: Choices = Choices {
+    wide: false,
+    trips: &[8, 16],
+    stages: &[4],
+    short_trips: false,
+    kin: ALL,
+    slices: ALL,
+};
+
+const WIDTHS: [Choices; 13] = [
+    EVERY,
+    Choices { short_trips: false, ..EVERY },
+    Choices { trips: &[8, 16], short_trips: false, ..EVERY },
+    Choices { trips: &[8, 16], stages: &[2, 4], short_trips: false, ..EVERY },
+    Choices { wide: false, trips: &[8, 16], short_trips: false, ..EVERY },
+    Choices { stages: &[2, 4], ..FEW },
+    FEW,
+    Choices { kin: 4, ..FEW },
+    Choices { kin: 3, ..FEW },
+    Choices { kin: 2, ..FEW },
+    Choices { kin: 2, slices: 2, ..FEW },
+    Choices { kin: 1, slices: 2, ..FEW },
+    Choices { trips: &[16], kin: 1, slices: 2, ..FEW },
+];
+
+/// The candidates that a plan ranks, each with its verdict, in a fixed order; at most [`SPACE`].
+///
+/// Of the product of lane tiles and subgroups it takes those whose block
+/// - is less than twice as long as the output in either direction, unless it is short,
+/// - gives a group at most 8 subgroups (16 at the widest),
+/// - isn't 8 times as long as wide, unless the output is that narrow,
+/// - leaves at most 48 groups a core, and with slices at least one for every 4 cores (or an eighth
+///   of those that the smallest block gives, one at the widest).
+///
+/// What else a mapping says has the more choices the fewer blocks there are: the widest of these
+/// that keeps the space within its size. At the widest a subgroup multiplies 4, 8 or 16 elements
+/// of K per step, with 2 to 4 stages, one step a trip or as many as there are stages; at the
+/// narrowest 8 or 16, 4 stages as far as there are steps and a long trip has room for, and of the
+/// mappings of one block those with the largest lane tiles. Slices: one, and those that fill the
+/// cores half to twice while each keeps four steps.
+///
+/// # Errors
+/// More candidates than the request's budget.
+pub fn space(
+    problem: &MatrixProblem,
+    gpu: &GpuFacts,
+    options: &SpaceOptions,
+) -> Result<Vec<Unscored>, PlanError> {
+    let bases = bases(problem);
+    let mut found = Vec::new();
+    for choices in &WIDTHS {
+        found = mappings(problem, gpu, &bases, choices);
+        if found.len() <= SPACE {
+            break;
+        }
+    }
+    let mut out = Vec::new();
+    for mapping in found {
+        let [bm, bn] = mapping.block();
+        let block = [bm, bn, u64::from(mapping.depth)];
+        let threads = |list: &Vec<u32>| list.iter().any(|t| u64::from(*t) == mapping.threads());
+        let wanted = options.blocks.as_ref().is_none_or(|list| list.contains(&block))
+            && options.threads.as_ref().is_none_or(threads)
+            && options.stages.as_ref().is_none_or(|list| list.contains(&mapping.stages));
+        if !wanted {
+            continue;
+        }
+        if out.len() == options.max_candidates {
+            let detail = format!("more than {} candidates", options.max_candidates);
+            return Err(PlanError::illegal(Rule::SearchBudget, detail));
+        }
+        out.push(Unscored {
+            verdict: legality::gpu_matrix::check(problem, gpu, &mapping, problem.copies),
+            facts: CandidateFacts::GpuMatrix(GpuMatrixCounts::new(problem, gpu, &mapping)),
+            mapping: Mapping::GpuMatrix(mapping),
+        });
+    }
+    Ok(out)
+}
+
+/// Lane tiles and subgroups whose blocks suit the output, the largest lane tiles first.
+fn bases(problem: &MatrixProblem) -> Vec<GpuMatrixMapping> {
+    let [m, n, _] = problem.size.map(|s| s.max(1));
+    let mut out = Vec::new();
+    for (tile, lanes) in TILES {
+        for warps in WARPS {
+            let base = GpuMatrixMapping {
+                warps,
+                lanes,
+                tile,
+                depth: 0,
+                stages: 2,
+                unroll: 1,
+                slices: 1,
+                copy: [1, 1],
+                resident: 1,
+            };
+            let block = base.block();
+            let longer = [m, n].iter().zip(block).any(|(size, b)| b > 8 && b / 2 >= *size);
+            let narrow = (0..2).any(|i| block[i] * 8 <= block[1 - i] && [m, n][i] > 2 * block[i]);
+            let tiny = tile[0] * tile[1] < 4 && m.saturating_mul(n) > SMALL;
+            if !(longer || narrow || tiny) {
+                out.push(base);
+            }
+        }
+    }
+    out.sort_by_key(|b| std::cmp::Reverse(b.tile[0] * b.tile[1]));
+    out
+}
+
+/// The mappings of [`space`] with some choices.
+fn mappings(
+    problem: &MatrixProblem,
+    gpu: &GpuFacts,
+    bases: &[GpuMatrixMapping],
+    choices: &Choices,
+) -> Vec<GpuMatrixMapping> {
+    let [m, n, k] = problem.size.map(|s| s.max(1));
+    let cores = u64::from(gpu.cores.max(1));
+    let groups_of = |[bm, bn]: [u64; 2]| problem.batch.max(1) * m.div_ceil(bm) * n.div_ceil(bn);
+    let most = bases.iter().map(|b| groups_of(b.block())).max().unwrap_or(1);
+    let useful = if choices.wide { 1 } else { (cores / IDLE).min(most.div_ceil(2 * IDLE)) };
+    let mut kin: HashMap<([u64; 2], u32, u32), Vec<([u32; 2], [u32; 3])>> = HashMap::new();
+    let mut out = Vec::new();
+    for base in bases {
+        let (block, groups) = (base.block(), groups_of(base.block()));
+        let widest = WIDEST[usize::from(choices.wide)];
+        if base.threads() > u64::from(32 * widest) {
+            continue;
+        }
+        let copy = [0, 1].map(|i| if block[i] < 4 { 1 } else { problem.copies[i] });
+        let fewest = choices.trips.iter().copied().min().unwrap_or(TRIPS[0]);
+        for &trips in choices.trips {
+            let depth = trips * base.warps[2];
+            // A step beyond K brings nothing, unless it is the shortest there is.
+            if depth > DEEPEST || trips > fewest && u64::from(depth) / 2 >= k {
+                continue;
+            }
+            for slices in slices(problem, groups, cores, depth).into_iter().take(choices.slices) {
+                let all = groups * u64::from(slices);
+                if groups > CROWD * cores || all < useful {
+                    continue;
+                }
+                let kin = kin.entry((block, base.warps[2], slices)).or_default();
+                if !kin.contains(&(base.tile, base.warps)) {
+                    if kin.len() >= choices.kin {
+                        continue;
+                    }
+                    kin.push((base.tile, base.warps));
+                }
+                let steps = k.div_ceil(u64::from(slices) * u64::from(depth));
+                for &stages in choices.stages {
+                    // No more stages than there are steps, nor than a long trip has room for.
+                    let room = (LONGEST_TRIP / (trips * base.tile[0] * base.tile[1])).max(2);
+                    let room = if choices.short_trips { stages } else { room };
+                    let stages = u64::from(stages.min(room)).min(steps + 1).max(2) as u32;
+                    let products = trips * base.tile[0] * base.tile[1] * stages;
+                    let looped = steps >= 4 * u64::from(stages) && products <= LONGEST_TRIP;
+                    let unrolls = match (looped, choices.short_trips) {
+                        (true, true) => vec![1, stages],
+                        (true, false) => vec![stages],
+                        (false, _) => vec![1],
+                    };
+                    for unroll in unrolls {
+                        let mapping =
+                            GpuMatrixMapping { depth, stages, unroll, slices, copy, ..*base };
+                        let held = u64::from(resident(gpu, &mapping)).min(all.div_ceil(cores));
+                        let mapping = GpuMatrixMapping { resident: held.max(1) as u32, ..mapping };
+                        if !out.contains(&mapping) {
+                            out.push(mapping);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    out
+}
+
+/// Numbers of slices that are tried: one, and powers of two that fill the cores half to twice
+/// while each slice keeps at least four steps; the one that fills them once comes second.
+fn slices(problem: &MatrixProblem, groups: u64, cores: u64, depth: u32) -> Vec<u32> {
+    let mut out = vec![1];
+    if !(problem.reassociable && problem.is_static[0] && problem.is_static[1]) {
+        return out;
+    }
+    for slices in SLICES.into_iter().skip(1) {
+        let all = groups * u64::from(slices);
+        let short = problem.size[2] < u64::from(slices) * u64::from(depth) * 4;
+        if 2 * all > cores && all <= 2 * cores && !short {
+            out.push(slices);
         }
     }
     out

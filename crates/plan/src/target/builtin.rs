@@ -21,6 +21,7 @@ impl Target {
                 registers_per_thread: None,
                 shared_bytes_per_core: None,
                 threads_per_core: None,
+                l2_bytes: None,
                 private_scalars: 64,
                 fragment_scalars: 64,
                 max_cluster: 1,
@@ -46,6 +47,7 @@ impl Target {
                 registers_per_thread: Some(255),
                 shared_bytes_per_core: Some(228 << 10),
                 threads_per_core: Some(2048),
+                l2_bytes: Some(60 << 20),
                 private_scalars: 64,
                 fragment_scalars: 64,
                 // 8 on every device; 16 is this one's own limit, which a launch opts in to.

@@ -34,7 +34,10 @@ impl Training {
     /// No rows, a label that is no time, or an unknown GPU.
     pub fn dataset(&self) -> Result<Dataset, DataError> {
         let cores = match self.family {
-            Family::CpuRows | Family::CpuMatrix => 1,
+            Family::CpuRows
+            | Family::CpuMatrix
+            | Family::GpuRegisterRows
+            | Family::GpuRegisterMatrix => 1,
             Family::GpuRows | Family::GpuMatrix => {
                 let target = Target::by_name(&self.target).ok();
                 let cores = target.as_ref().and_then(Target::gpu_facts).map(|gpu| gpu.cores);

@@ -14,6 +14,8 @@ pub mod advice;
 mod cpu_matrix;
 mod cpu_rows;
 mod matrix;
+mod register_matrix;
+mod register_rows;
 mod rows;
 
 use super::{CandidateView, Policy, PolicyError, Score, Term, Unit, unsupported};
@@ -42,6 +44,10 @@ pub enum Family {
     CpuRows,
     /// Matrix products of register tiles on a CPU.
     CpuMatrix,
+    /// Row programs on a GPU whose register file is known.
+    GpuRegisterRows,
+    /// Matrix products of register tiles on such a GPU.
+    GpuRegisterMatrix,
 }
 
 /// Numbers of one candidate, in the order of [`Family::inputs`]; the rest is 0.
@@ -64,8 +70,14 @@ const fn term(name: &'static str, saturates: bool, what: &'static str) -> TermIn
 
 impl Family {
     /// Every family.
-    pub const ALL: [Family; 4] =
-        [Family::GpuRows, Family::GpuMatrix, Family::CpuRows, Family::CpuMatrix];
+    pub const ALL: [Family; 6] = [
+        Family::GpuRows,
+        Family::GpuMatrix,
+        Family::CpuRows,
+        Family::CpuMatrix,
+        Family::GpuRegisterRows,
+        Family::GpuRegisterMatrix,
+    ];
 
     /// The name in profiles and training data.
     pub fn name(self) -> &'static str {
@@ -74,6 +86,8 @@ impl Family {
             Family::GpuMatrix => "gpu-matrix",
             Family::CpuRows => "cpu-rows",
             Family::CpuMatrix => "cpu-matrix",
+            Family::GpuRegisterRows => "gpu-register-rows",
+            Family::GpuRegisterMatrix => "gpu-register-matrix",
         }
     }
 
@@ -89,6 +103,8 @@ impl Family {
             Family::GpuMatrix => &matrix::INPUTS,
             Family::CpuRows => &cpu_rows::INPUTS,
             Family::CpuMatrix => &cpu_matrix::INPUTS,
+            Family::GpuRegisterRows => &register_rows::INPUTS,
+            Family::GpuRegisterMatrix => &register_matrix::INPUTS,
         }
     }
 
@@ -99,6 +115,8 @@ impl Family {
             Family::GpuMatrix => &matrix::TERMS,
             Family::CpuRows => &cpu_rows::TERMS,
             Family::CpuMatrix => &cpu_matrix::TERMS,
+            Family::GpuRegisterRows => &register_rows::TERMS,
+            Family::GpuRegisterMatrix => &register_matrix::TERMS,
         }
     }
 
@@ -121,8 +139,11 @@ impl Family {
         match self {
             Family::GpuRows => rows::once(term, inputs),
             Family::GpuMatrix => matrix::once(term, inputs),
-            // On a CPU each term is an input.
-            Family::CpuRows | Family::CpuMatrix => inputs.get(term).copied().unwrap_or(0.0),
+            // Elsewhere each term is an input.
+            Family::CpuRows
+            | Family::CpuMatrix
+            | Family::GpuRegisterRows
+            | Family::GpuRegisterMatrix => inputs.get(term).copied().unwrap_or(0.0),
         }
     }
 
@@ -133,8 +154,11 @@ impl Family {
             Family::GpuRows | Family::GpuMatrix => {
                 passes(inputs[0], inputs[1], inputs[2], f64::from(capacity))
             }
-            // On a CPU the threads are known: passes are part of the inputs.
-            Family::CpuRows | Family::CpuMatrix => 1.0,
+            // What runs at once is known there: passes are part of the inputs.
+            Family::CpuRows
+            | Family::CpuMatrix
+            | Family::GpuRegisterRows
+            | Family::GpuRegisterMatrix => 1.0,
         }
     }
 
@@ -144,6 +168,12 @@ impl Family {
     /// The candidate is of no family, or a fact is unknown.
     pub fn of(view: &CandidateView<'_>) -> Result<(Family, Inputs), PolicyError> {
         Ok(match (&view.target.kind, view.mapping) {
+            (TargetKind::Gpu(gpu), Mapping::Rows(_)) if gpu.states_registers() => {
+                (Family::GpuRegisterRows, register_rows::inputs(view)?)
+            }
+            (TargetKind::Gpu(_), Mapping::GpuMatrix(_)) => {
+                (Family::GpuRegisterMatrix, register_matrix::inputs(view)?)
+            }
             (TargetKind::Gpu(_), Mapping::Rows(_)) => (Family::GpuRows, rows::inputs(view)?),
             (TargetKind::Gpu(_), Mapping::Matrix(_)) => (Family::GpuMatrix, matrix::inputs(view)?),
             (TargetKind::Cpu(_), Mapping::Rows(_)) => (Family::CpuRows, cpu_rows::inputs(view)?),
@@ -390,6 +420,10 @@ impl Policy for WholeLaunch {
 
     fn unit(&self) -> Unit {
         Unit::Microseconds
+    }
+
+    fn register_spaces(&self) -> bool {
+        true
     }
 
     fn parameters(&self) -> String {

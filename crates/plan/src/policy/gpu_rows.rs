@@ -1,0 +1,252 @@
+//! Closed-form counts of row programs on GPUs whose register file is known, and a first estimate
+//! of their time.
+//!
+//! A launch takes the longer of two times, its *path* and its *traffic*. The path is what a group
+//! does one thing after another: rounds of loads, arithmetic of a lane, folds, barriers; once for
+//! every wave in which the cores take the groups. The traffic is bytes over the bandwidth of the
+//! level that holds them, or what the cores have to issue if that takes longer. Prices are those
+//! of compute capability 9.0, rounded; they order candidates and promise no time.
+
+use std::collections::HashSet;
+
+use tilewright_ir::program::{MapOp, ValueId};
+
+use crate::mapping::RowMapping;
+use crate::problem::mix::OpMix;
+use crate::problem::{DomainNumbers, RowProblem};
+use crate::rows::{RowCounts, slots};
+use crate::target::GpuFacts;
+
+/// Registers that addresses, counters, conditions and scalars take.
+const ADDRESSES: u64 = 24;
+/// Most groups that a core holds.
+const GROUPS: u64 = 32;
+/// Cycles in a microsecond.
+pub(crate) const CLOCK: f64 = 1755.0;
+/// Microseconds of a launch.
+const LAUNCH: f64 = 0.9;
+/// Microseconds of a round of loads from the second-level cache, and of one from memory.
+const NEAR_ROUND: f64 = 0.35;
+const FAR_ROUND: f64 = 0.6;
+/// Bytes per microsecond of memory, and of the second-level cache.
+const FAR: f64 = 4.2e6;
+const NEAR: f64 = 7.0e6;
+/// Cycles of a fold over the lanes, of a barrier, and of reading a subgroup's result.
+const FOLD: f64 = 150.0;
+const BARRIER: f64 = 60.0;
+const PARTIAL: f64 = 4.0;
+/// Cycles from an addition to the use of its sum.
+const ADD: f64 = 4.0;
+
+/// Registers of a thread at a row length, from above: stripes that are alive at the same time, two
+/// chunks of values, addresses.
+///
+/// A stripe that is made from another takes its place element by element, so only one is counted.
+pub fn registers(problem: &RowProblem, mapping: &RowMapping, columns: u64) -> u64 {
+    let words = problem.compute.bytes().div_ceil(4);
+    let striped = problem.variant(mapping.cache).striped_tiles > 0;
+    let slots = slots(columns, mapping.workers(), mapping.vector.into());
+    let kept = if striped { slots.saturating_mul(words) } else { 0 };
+    let chunks = 2 * u64::from(mapping.vector) * u64::from(mapping.accumulators) * words;
+    kept.saturating_add(chunks + ADDRESSES).next_multiple_of(8)
+}
+
+/// Groups that a core can hold by registers, shared memory and threads, at least 1.
+pub fn resident(gpu: &GpuFacts, problem: &RowProblem, mapping: &RowMapping) -> u64 {
+    let threads = mapping.threads().max(1);
+    let by = |all: Option<u64>, each: u64| all.map_or(1, |all| all / each.max(1));
+    let registers = threads * registers(problem, mapping, problem.columns);
+    let shared = crate::rows::shared_bytes(problem, mapping) + super::gpu_matrix::RESERVED_BYTES;
+    by(gpu.registers_per_core, registers)
+        .min(by(gpu.shared_bytes_per_core, shared))
+        .min(by(gpu.threads_per_core, threads))
+        .clamp(1, GROUPS)
+}
+
+/// Instructions that one element of an operation costs.
+fn map_instructions(op: MapOp) -> f64 {
+    match op {
+        MapOp::Exp => 6.0,
+        MapOp::Log | MapOp::Sqrt => 8.0,
+        MapOp::Div => 9.0,
+        MapOp::Tanh | MapOp::Erf => 16.0,
+        MapOp::Mod => 20.0,
+        MapOp::Max | MapOp::Min => 1.0,
+        _ => 1.0,
+    }
+}
+
+fn mix_instructions(mix: &OpMix) -> f64 {
+    let maps = mix.maps.iter().fold(0.0, |sum, (op, n)| sum + map_instructions(*op) * *n as f64);
+    maps + (mix.casts + mix.indices) as f64
+}
+
+/// What a launch amounts to. Bytes are of the whole launch, cycles of one group alone.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct GpuRowCounts {
+    /// Groups that a core holds at the same time, from above.
+    pub resident: f64,
+    /// Waves in which the cores take the groups.
+    pub waves: f64,
+    /// Groups of the busiest core.
+    pub groups_per_core: f64,
+    /// Loads of a lane that wait for one another: one a loop that reads own inputs into registers,
+    /// one a trip where a loop reads them again.
+    pub rounds: f64,
+    /// Instructions of a lane, one after another.
+    pub chain: f64,
+    /// Folds over the lanes of a subgroup.
+    pub folds: f64,
+    /// Folds over the subgroups of a row, each with a barrier.
+    pub joins: f64,
+    /// Instructions that one scheduler of the busiest core issues.
+    pub issue: f64,
+    /// Accesses to global memory that the busiest core issues, one a subgroup.
+    pub accesses: f64,
+    /// Bytes of the tensors, each counted once.
+    pub distinct: f64,
+    /// Bytes that are read again.
+    pub again: f64,
+    /// Bytes that all cores ask for at once.
+    pub in_flight: f64,
+    /// Whether the second-level cache holds the tensors.
+    pub near: bool,
+    /// Whether a last chunk is guarded.
+    pub ragged: bool,
+}
+
+/// Loops of a row, as the lowering fuses domains: a domain that reads the result of a reduction of
+/// the loop starts another.
+fn loops<'p>(domains: &'p [DomainNumbers], fuse: bool) -> Vec<Vec<&'p DomainNumbers>> {
+    let mut out: Vec<Vec<&DomainNumbers>> = Vec::new();
+    let mut pending = false;
+    for domain in domains {
+        let joins = fuse && !(pending && domain.scalars > 0);
+        match out.last_mut() {
+            Some(last) if joins => last.push(domain),
+            _ => {
+                out.push(vec![domain]);
+                pending = false;
+            }
+        }
+        pending |= domain.is_reduction();
+    }
+    out
+}
+
+impl GpuRowCounts {
+    /// Counts a mapping of a problem.
+    pub fn new(
+        problem: &RowProblem,
+        gpu: &GpuFacts,
+        mapping: &RowMapping,
+        counts: &RowCounts,
+    ) -> Self {
+        let variant = problem.variant(mapping.cache);
+        let cores = f64::from(gpu.cores.max(1));
+        let (rows, columns) = (problem.programs as f64, problem.columns as f64);
+        let vector = f64::from(mapping.vector.max(1));
+        let slots = counts.slots as f64;
+        let chunks = (slots / vector).ceil();
+        let resident = resident(gpu, problem, mapping) as f64;
+        let groups = counts.groups as f64;
+        let subgroups = f64::from(mapping.subgroups) * f64::from(mapping.pack);
+        let striped = variant.striped_tiles > 0;
+        let mut out = GpuRowCounts {
+            resident,
+            waves: (groups / (cores * resident)).ceil().max(1.0),
+            groups_per_core: (groups / cores).ceil(),
+            folds: problem.reductions.len() as f64,
+            ragged: !problem.columns.is_multiple_of(mapping.workers() * u64::from(mapping.vector)),
+            ..Self::default()
+        };
+        if mapping.subgroups > 1 {
+            out.joins = out.folds;
+        }
+        let mut seen: HashSet<ValueId> = HashSet::new();
+        let (mut accesses, mut shared_bytes, mut trip_bytes) = (0.0, 0.0, 0.0f64);
+        for domains in loops(&variant.domains, mapping.fuse) {
+            let (mut own, mut loads, mut work) = (0.0, 0.0, 0.0);
+            let mut here: HashSet<ValueId> = HashSet::new();
+            for domain in domains {
+                work += mix_instructions(&domain.mix) + f64::from(domain.is_reduction());
+                if domain.is_reduction() {
+                    // Each set of accumulators is a chain over its chunks, then they meet.
+                    let sets = f64::from(mapping.accumulators.max(1));
+                    out.chain += ADD * ((chunks / sets).ceil() + (sets - 1.0));
+                }
+                for load in domain.loads.iter().filter(|l| here.insert(l.value)) {
+                    loads += 1.0;
+                    let bytes = load.bytes as f64;
+                    match (load.shared, seen.insert(load.value)) {
+                        (true, true) => shared_bytes += bytes * columns,
+                        // Once a core at least, from the second-level cache.
+                        (true, false) => {}
+                        (false, first) => {
+                            own += bytes;
+                            *(if first { &mut out.distinct } else { &mut out.again }) +=
+                                bytes * columns * rows;
+                        }
+                    }
+                }
+                if domain.store_bytes > 0 {
+                    loads += 1.0;
+                    out.distinct += domain.store_bytes as f64 * columns * rows;
+                }
+            }
+            if own > 0.0 {
+                let trips = (chunks / f64::from(mapping.unroll.max(1))).ceil();
+                // A loop that fills or reads stripes is straight-line code, all loads first.
+                out.rounds += if striped { 1.0 } else { trips.max(1.0) };
+                let ahead = if striped { chunks } else { f64::from(mapping.unroll).min(chunks) };
+                trip_bytes = trip_bytes.max(own * vector * ahead);
+            } else if loads > 0.0 {
+                // Gamma and beta: no wait for memory, but for the second-level cache.
+                out.rounds += 0.25;
+            }
+            accesses += loads * chunks;
+            out.chain += slots * work + chunks * loads * 2.0;
+        }
+        out.distinct += shared_bytes;
+        let per_core = (rows / cores / f64::from(mapping.pack)).ceil() * subgroups;
+        out.accesses = per_core * accesses;
+        out.issue = per_core * out.chain / 4.0;
+        let held = resident.min(out.groups_per_core) * cores.min(groups);
+        out.in_flight = held * subgroups * 32.0 * trip_bytes;
+        let cache = gpu.l2_bytes.unwrap_or(0) as f64;
+        out.near = out.distinct <= cache * 0.6;
+        out
+    }
+
+    /// Microseconds of a group's path, once for every wave.
+    pub fn path(&self, subgroups: u32) -> f64 {
+        let round = if self.near { NEAR_ROUND } else { FAR_ROUND };
+        let cycles = self.chain
+            + self.folds * FOLD
+            + self.joins * (BARRIER + PARTIAL * f64::from(subgroups));
+        self.waves * (self.rounds * round + cycles / CLOCK)
+    }
+
+    /// Microseconds of the launch's traffic.
+    pub fn traffic(&self) -> f64 {
+        let far = if self.near { 0.0 } else { self.distinct / FAR };
+        let near = (self.distinct + self.again) / NEAR;
+        far.max(near).max(self.issue / CLOCK)
+    }
+}
+
+/// Estimated microseconds of a launch.
+pub fn estimate(
+    problem: &RowProblem,
+    gpu: &GpuFacts,
+    mapping: &RowMapping,
+    counts: &RowCounts,
+) -> f64 {
+    let c = GpuRowCounts::new(problem, gpu, mapping, counts);
+    LAUNCH + smooth(c.path(mapping.subgroups), c.traffic())
+}
+
+/// About the larger of two times: (a² + b²)/(a + b). Where both are equal it is either of them.
+pub(crate) fn smooth(a: f64, b: f64) -> f64 {
+    if a + b > 0.0 { (a * a + b * b) / (a + b) } else { 0.0 }
+}

@@ -1,0 +1,178 @@
+//! The spaces of GPUs whose register file is known: how many candidates, which rules reject, and
+//! what the model sees of them.
+
+mod common;
+
+use std::collections::HashSet;
+
+use common::*;
+use tilewright_ir::DType;
+use tilewright_ir::analysis;
+use tilewright_ir::ops::{self, OpRequest};
+use tilewright_plan::mapping::Mapping;
+use tilewright_plan::policy::gpu::Gpu;
+use tilewright_plan::policy::gpu_rows::{GpuRowCounts, registers};
+use tilewright_plan::policy::whole_launch::Family;
+use tilewright_plan::policy::{CandidateFacts, CandidateView, by_name, default_name};
+use tilewright_plan::problem::{MatrixProblem, Problem, RowProblem};
+use tilewright_plan::ranking::plan_matrix;
+use tilewright_plan::{Ranking, Request, SpaceOptions, Target, plan};
+
+const PRODUCTS: [[u64; 3]; 16] = [
+    [32, 32, 32],
+    [128, 128, 128],
+    [127, 193, 61],
+    [256, 1024, 128],
+    [513, 257, 129],
+    [1024, 128, 256],
+    [512, 512, 512],
+    [1024, 1024, 1024],
+    [2048, 2048, 2048],
+    [4096, 4096, 4096],
+    [16, 4096, 4096],
+    [64, 4096, 4096],
+    [4096, 4096, 64],
+    [4095, 4097, 4093],
+    [1, 4096, 4096],
+    [8, 1024, 1024],
+];
+
+const ROWS: [[u64; 2]; 12] = [
+    [23, 769],
+    [37, 1537],
+    [128, 2048],
+    [256, 3072],
+    [1024, 4096],
+    [768, 6144],
+    [128, 8193],
+    [64, 12289],
+    [4096, 4096],
+    [32768, 1024],
+    [16384, 8192],
+    [8192, 32768],
+];
+
+fn rows_on_h200(op: &str, shape: &[u64], dtype: DType) -> Ranking {
+    let program = ops::build(op, &OpRequest::shaped(dtype, shape)).unwrap();
+    let facts = analysis::facts(&program);
+    plan(&Request::new(&program, &facts), &Target::nvidia_h200(), &Gpu).unwrap()
+}
+
+fn distinct(ranking: &Ranking) -> bool {
+    let mut seen = HashSet::new();
+    ranking.candidates.iter().all(|c| seen.insert(c.mapping))
+}
+
+#[test]
+fn products_have_a_hundred_legal_candidates_and_no_more_than_the_budget() {
+    let target = Target::nvidia_h200();
+    let mut counts = Vec::new();
+    for [m, n, k] in PRODUCTS {
+        let problem = MatrixProblem::plain(m, n, k);
+        let ranking = plan_matrix(&problem, &target, &Gpu, &SpaceOptions::default()).unwrap();
+        let (legal, all) = (ranking.order.len(), ranking.candidates.len());
+        println!("{m}x{n}x{k}: {legal} of {all}");
+        counts.push(legal);
+        assert!(distinct(&ranking), "{m}x{n}x{k} has one twice");
+    }
+    assert!(counts.iter().all(|n| (100..=256).contains(n)), "{counts:?}");
+}
+
+#[test]
+fn rows_have_thirty_legal_candidates() {
+    let mut counts = Vec::new();
+    for op in ["softmax", "rmsnorm", "layernorm"] {
+        for dtype in [DType::F32, DType::BF16] {
+            for shape in ROWS {
+                let ranking = rows_on_h200(op, &shape, dtype);
+                let (legal, all) = (ranking.order.len(), ranking.candidates.len());
+                println!("{op} {dtype} {shape:?}: {legal} of {all}");
+                counts.push(legal);
+                assert!(distinct(&ranking), "{op} {dtype} {shape:?} has one twice");
+                let rules = ranking.rejections();
+                assert!(rules.keys().all(|r| *r == "register-budget"), "{rules:?}");
+            }
+        }
+    }
+    assert!(counts.iter().all(|n| *n >= 30), "{counts:?}");
+}
+
+/// Both sides of the register budget: 1024 threads leave 64 registers each.
+#[test]
+fn a_row_that_does_not_fit_the_registers_is_rejected_by_name() {
+    let ranking = rows_on_h200("softmax", &[64, 24 * 1024], DType::F32);
+    let widest = |ranking: &Ranking, cache: bool| {
+        let found = ranking.candidates.iter().find(|c| {
+            let (m, _) = rows(c);
+            m.subgroups == 32 && m.cache == cache && m.accumulators == 1
+        });
+        found.unwrap().verdict.as_ref().map(|_| ()).map_err(|r| r.rule.name())
+    };
+    assert_eq!(widest(&ranking, true), Ok(()));
+    let ranking = rows_on_h200("softmax", &[64, 40 * 1024], DType::F32);
+    assert_eq!(widest(&ranking, true), Err("register-budget"));
+    // A row that is read again keeps nothing, where nothing is computed once and used twice.
+    let ranking = rows_on_h200("rmsnorm", &[64, 40 * 1024], DType::F32);
+    assert_eq!(widest(&ranking, false), Ok(()));
+}
+
+/// Two candidates with equal inputs can't be told apart by any fit.
+#[test]
+fn few_candidates_coincide() {
+    let target = Target::nvidia_h200();
+    let gpu = target.gpu_facts().unwrap();
+    for (op, shape) in [("softmax", [128, 2048]), ("layernorm", [4096, 4096])] {
+        let program = ops::build(op, &OpRequest::shaped(DType::F32, &shape)).unwrap();
+        let facts = analysis::facts(&program);
+        let request = Request::new(&program, &facts);
+        let tilewright_ir::facts::Family::Rows(found) = &facts.family else { panic!("rows") };
+        let problem = RowProblem::new(&request, found).unwrap();
+        let ranking = plan(&request, &target, &Gpu).unwrap();
+        let mut seen = Vec::new();
+        for c in ranking.candidates.iter().filter(|c| c.verdict.is_ok()) {
+            let view = CandidateView {
+                target: &target,
+                problem: Problem::Rows(&problem),
+                mapping: &c.mapping,
+                facts: &c.facts,
+                cpu_threads: 1,
+            };
+            let (family, inputs) = Family::of(&view).unwrap();
+            assert_eq!(family, Family::GpuRegisterRows);
+            assert!(inputs.iter().all(|v| v.is_finite() && *v >= 0.0), "{inputs:?}");
+            seen.push(inputs.map(f64::to_bits));
+            let (m, counts) = rows(c);
+            let whole = GpuRowCounts::new(&problem, gpu, m, counts);
+            assert!(whole.resident * m.threads() as f64 <= 2048.0);
+            assert!(registers(&problem, m, problem.columns) <= 255);
+        }
+        let all = seen.len();
+        seen.sort();
+        seen.dedup();
+        println!("{op} {shape:?}: {} of {all} distinct", seen.len());
+        assert!(seen.len() * 2 > all, "{op}: {} of {all}", seen.len());
+    }
+}
+
+#[test]
+fn the_default_policy_of_such_a_gpu_ranks_its_spaces() {
+    let target = Target::nvidia_h200();
+    for (op, shape) in [("gemm", &[64, 64, 64][..]), ("rmsnorm", &[64, 1000][..])] {
+        let policy = by_name(default_name(&target, op != "gemm"), None).unwrap();
+        let ranking = ranked_on(&target, op, shape, policy.as_ref(), SpaceOptions::default());
+        let winner = ranking.winner().unwrap();
+        match (&winner.mapping, &winner.facts) {
+            (Mapping::GpuMatrix(m), CandidateFacts::GpuMatrix(c)) => {
+                assert_eq!(m.threads(), c.threads);
+            }
+            (Mapping::Rows(m), CandidateFacts::Rows(_)) => assert!(m.fuse),
+            other => panic!("{other:?}"),
+        }
+        assert!(ranking.explain(3).contains("us"), "{}", ranking.explain(3));
+        let object = tilewright_plan::json::PlanObject::new(&ranking, op, "", "f32", None);
+        assert_eq!(object.candidates.len(), ranking.candidates.len());
+        let text = serde_json::to_string(&object).unwrap();
+        let read: tilewright_plan::json::PlanObject = serde_json::from_str(&text).unwrap();
+        assert_eq!(read, object);
+    }
+}
