@@ -71,6 +71,7 @@ pub fn of_facts(facts: &DeviceFacts) -> Target {
         registers_per_core: Some(facts.registers_per_core),
         shared_bytes_per_core: Some(facts.shared_bytes_per_core),
         threads_per_core: Some(facts.threads_per_core),
+        l2_bytes: Some(facts.l2_bytes),
         max_cluster: match facts.sm {
             0..90 => 1,
             90 | 100 => common.max_cluster,

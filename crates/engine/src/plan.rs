@@ -158,7 +158,8 @@ impl Plan {
                     true => Tail::Packs,
                     false => Tail::Guards,
                 },
-                ..lower::Options::default()
+                // What the row space of such a target was measured with.
+                join: if gpu.states_registers() { Join::Lane } else { Join::default() },
             },
             None => lower::Options { pack: lower::Pack::InTurn, ..lower::Options::default() },
         }

@@ -37,7 +37,7 @@ const PRODUCTS: [[u64; 3]; 16] = [
     [8, 1024, 1024],
 ];
 
-const ROWS: [[u64; 2]; 12] = [
+const ROWS: [[u64; 2]; 13] = [
     [23, 769],
     [37, 1537],
     [128, 2048],
@@ -50,6 +50,7 @@ const ROWS: [[u64; 2]; 12] = [
     [32768, 1024],
     [16384, 8192],
     [8192, 32768],
+    [4096, 131072],
 ];
 
 fn rows_on_h200(op: &str, shape: &[u64], dtype: DType) -> Ranking {
@@ -169,7 +170,8 @@ fn the_default_policy_of_such_a_gpu_ranks_its_spaces() {
             other => panic!("{other:?}"),
         }
         assert!(ranking.explain(3).contains("us"), "{}", ranking.explain(3));
-        let object = tilewright_plan::json::PlanObject::new(&ranking, op, "", "f32", None);
+        let object =
+            tilewright_plan::json::PlanObject::new(&ranking, [op, "", "f32"], None, None, None);
         assert_eq!(object.candidates.len(), ranking.candidates.len());
         let text = serde_json::to_string(&object).unwrap();
         let read: tilewright_plan::json::PlanObject = serde_json::from_str(&text).unwrap();

@@ -4,8 +4,8 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use tilewright_cuda::{Ptx, PtxTarget};
 use tilewright_cuda::driver::{Context, CudaError, DeviceBuffer, Function};
+use tilewright_cuda::{Ptx, PtxTarget};
 use tilewright_ir::ops::Trans;
 use tilewright_ir::program::Program;
 use tilewright_kernel::kernel::{ArgSource, Kernel, Size};

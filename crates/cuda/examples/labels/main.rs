@@ -33,7 +33,7 @@ use subject::{Case, Inputs};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Microseconds that one sample takes at least.
-const SAMPLE_US: f64 = 1500.0;
+const SAMPLE_US: f64 = 1200.0;
 /// Microseconds of work before the first sample of a case, so that clocks are up.
 const WARM_US: f64 = 20_000.0;
 

@@ -9,8 +9,8 @@ use crate::rows::RowCounts;
 use crate::target::GpuFacts;
 
 /// Checks a row mapping, rules in this order: target-dtype, vector-choice, the loop rules,
-/// cache-reuse, pack-range, pack-width, lane-width, subgroup-limit, threads-limit,
-/// register-budget, shared-memory.
+/// cache-reuse, ahead-loads, pack-range, pack-width, cluster-range, lane-width, subgroup-limit,
+/// threads-limit, register-budget, shared-memory.
 ///
 /// # Errors
 /// Names the first rule that the mapping breaks.
@@ -20,7 +20,7 @@ pub fn check(
     mapping: &RowMapping,
     counts: &RowCounts,
 ) -> Result<(), Rejection> {
-    let RowMapping { lanes, subgroups, vector, pack, .. } = *mapping;
+    let RowMapping { lanes, subgroups, vector, pack, cluster, .. } = *mapping;
     require(gpu.f64 || problem.compute != tilewright_ir::DType::F64, Rule::TargetDtype, || {
         "the target has no f64 arithmetic".to_string()
     })?;
@@ -29,12 +29,20 @@ pub fn check(
     require(!mapping.cache || problem.reuses, Rule::CacheReuse, || {
         "every input is read by one phase only".to_string()
     })?;
+    let ahead = problem.variant(mapping.cache).ahead_scalars > 0;
+    require(!mapping.ahead || ahead, Rule::AheadLoads, || {
+        "no phase after a reduction loads what none before does".to_string()
+    })?;
     let most = problem.programs.min(MAX_PACK.into()).max(1);
     require(pack >= 1 && u64::from(pack) <= most, Rule::PackRange, || {
         format!("P = {pack}, at most {most}")
     })?;
     require(pack == 1 || subgroups == 1, Rule::PackWidth, || {
         format!("P = {pack} with S = {subgroups}")
+    })?;
+    let groups = 1..=gpu.max_cluster.max(1);
+    require(groups.contains(&cluster) && (cluster == 1 || pack == 1), Rule::ClusterRange, || {
+        format!("C = {cluster} with P = {pack}, at most {}", gpu.max_cluster)
     })?;
     require(lanes == gpu.lanes, Rule::LaneWidth, || {
         format!("{lanes} lanes, the subgroup has {}", gpu.lanes)

@@ -132,111 +132,61 @@ const END: f64 = 500.0;
 const LAUNCH: f64 = 1.0;
 const SECOND: f64 = 1.4;
 
-/// What bounds a step.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Bound {
-    /// What the schedulers of a core issue.
-    Issue,
-    /// Reads of shared memory.
-    Shared,
-    /// Copies from the second-level cache.
-    Cache,
-    /// A lane's products, one after another.
-    Chain,
-    /// The arrival of copies that too few stages hide.
-    Arrival,
-}
-
-/// The parts of a launch's estimate. Times are in microseconds.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Steps {
-    /// Rounds in which the cores take the groups; the last counts by what is left.
-    pub rounds: f64,
-    /// Steps of a group.
-    pub steps: f64,
-    /// A step of all groups that a core holds.
-    pub step: f64,
-    /// What bounds it.
-    pub bound: Bound,
-    /// Sets that meet in shared memory.
-    pub meeting: f64,
-    /// Stores of the output.
-    pub output: f64,
-    /// Bytes from and to memory at least.
-    pub bytes: f64,
-    /// Bytes of sums that a second launch reads and writes; 0 without one.
-    pub combined: f64,
-}
-
-impl Steps {
-    /// Takes a launch apart.
-    pub fn new(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -> Self {
-        let [rows, columns, depth] = problem.size.map(|s| s.max(1) as f64);
-        let [bm, bn] = m.block().map(|b| b as f64);
-        let slices = f64::from(m.slices);
-        let batch = problem.batch as f64;
-        let groups = batch * (rows / bm).ceil() * (columns / bn).ceil() * slices;
-        let cores = f64::from(gpu.cores.max(1));
-        let held = f64::from(m.resident.max(1)).min((groups / cores).ceil());
-        let subgroups = m.threads() as f64 / 32.0;
-        let trips = f64::from(m.depth / m.warps[2].max(1));
-        let steps = (depth / (slices * f64::from(m.depth))).ceil();
-        let [tm, tn] = m.tile.map(f64::from);
-        let reads = trips * ((tm / 4.0).ceil() + (tn / 4.0).ceil());
-        let elements = (bm + bn) * f64::from(m.depth);
-        let copies: f64 = [0, 1]
-            .map(|i| {
-                let (rows, _) = stage(m, problem.transposed, i);
-                (rows * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i]) * subgroups)
-            })
-            .iter()
-            .sum();
-        let step_issue = if m.unroll > 1 { UNROLLED_ISSUE } else { STEP_ISSUE };
-        let copy_issue = if m.unroll > 1 { 1.0 } else { COPY_ISSUE };
-        let issued = trips * tm * tn + reads + step_issue + copy_issue * copies;
-        let chain = trips * (tm * tn).max(READ_LATENCY) + BARRIER;
-        // Four schedulers share the subgroups of all groups. A step's copies start as many steps
-        // before it is read as there are other stages.
-        let parts = [
-            (Bound::Issue, issued * (held * subgroups / 4.0).max(1.0)),
-            (Bound::Shared, held * subgroups * reads * READ),
-            (Bound::Cache, held * elements * 4.0 / L2),
-            (Bound::Chain, chain),
-            (Bound::Arrival, ARRIVAL / f64::from(m.stages.saturating_sub(1).max(1)).min(steps)),
-        ];
-        let longest = |a: (Bound, f64), b: &(Bound, f64)| if b.1 > a.1 { *b } else { a };
-        let (bound, step) = parts.iter().fold((Bound::Issue, 0.0), longest);
-        let sets = f64::from(m.warps[2]);
-        let meeting = if m.warps[2] > 1 { 100.0 + bm * bn * sets * held / 64.0 } else { 0.0 };
-        // Whole rounds of full cores, and a last one with what is left.
-        let rounds = groups / (cores * held);
-        let last = rounds.fract();
-        let tail = if last == 0.0 { 0.0 } else { (chain / step).max((last * held).ceil() / held) };
-        let output = if m.slices > 1 { 0.0 } else { 1.0 };
-        Steps {
-            rounds: rounds.floor() + tail,
-            steps,
-            step: step / CLOCK,
-            bound,
-            meeting: meeting / CLOCK,
-            output: (END + held * bm * bn * 4.0 / L2) / CLOCK,
-            bytes: 4.0 * batch * (rows * depth + columns * depth + rows * columns * output),
-            combined: if m.slices > 1 {
-                rows * columns * 4.0 * batch * (slices + 1.0)
-            } else {
-                0.0
-            },
-        }
-    }
-}
-
 /// Estimated microseconds of a launch.
 pub fn estimate(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -> f64 {
-    let s = Steps::new(problem, gpu, m);
-    let turn = s.steps * s.step + s.meeting + s.output;
-    let busy = START / CLOCK + s.rounds * turn;
-    let memory = s.bytes / MEMORY + START / CLOCK;
-    let combine = if m.slices > 1 { SECOND + s.combined / MEMORY } else { 0.0 };
+    let [rows, columns, depth] = problem.size.map(|s| s.max(1) as f64);
+    let [bm, bn] = m.block().map(|b| b as f64);
+    let slices = f64::from(m.slices);
+    let groups = problem.batch as f64 * (rows / bm).ceil() * (columns / bn).ceil() * slices;
+    let cores = f64::from(gpu.cores.max(1));
+    let held = f64::from(m.resident.max(1)).min((groups / cores).ceil());
+    let subgroups = m.threads() as f64 / 32.0;
+    let trips = f64::from(m.depth / m.warps[2].max(1));
+    let steps = (depth / (slices * f64::from(m.depth))).ceil();
+    let [tm, tn] = m.tile.map(f64::from);
+    let reads = trips * ((tm / 4.0).ceil() + (tn / 4.0).ceil());
+    let elements = (bm + bn) * f64::from(m.depth);
+    let copies: f64 = [0, 1]
+        .map(|i| {
+            let (rows, _) = stage(m, problem.transposed, i);
+            (rows * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i]) * subgroups)
+        })
+        .iter()
+        .sum();
+    let step_issue = if m.unroll > 1 { UNROLLED_ISSUE } else { STEP_ISSUE };
+    let copy_issue = if m.unroll > 1 { 1.0 } else { COPY_ISSUE };
+    let issued = trips * tm * tn + reads + step_issue + copy_issue * copies;
+    // Four schedulers share the subgroups of all groups.
+    let issue = issued * (held * subgroups / 4.0).max(1.0);
+    let shared = held * subgroups * reads * READ;
+    let cache = held * elements * 4.0 / L2;
+    let chain = trips * (tm * tn).max(READ_LATENCY) + BARRIER;
+    // A step's copies start this many steps before it is read.
+    let arrival = ARRIVAL / f64::from(m.stages.saturating_sub(1).max(1)).min(steps);
+    let step = issue.max(shared).max(cache).max(chain).max(arrival);
+    let sets = f64::from(m.warps[2]);
+    let meeting = if m.warps[2] > 1 { 100.0 + bm * bn * sets * held / 64.0 } else { 0.0 };
+    let output = END + held * bm * bn * 4.0 / L2;
+    let turn = steps * step + meeting + output;
+    // Whole rounds of full cores, and a last one with what is left.
+    let rounds = groups / (cores * held);
+    let last = rounds.fract();
+    let tail = if last == 0.0 {
+        0.0
+    } else {
+        let left = (last * held).ceil() / held;
+        (chain / step).max(left)
+    };
+    let busy = (START + (rounds.floor() + tail) * turn) / CLOCK;
+    let bytes = 4.0
+        * problem.batch as f64
+        * (rows * depth + columns * depth + rows * columns * if m.slices > 1 { 0.0 } else { 1.0 });
+    let memory = bytes / MEMORY + START / CLOCK;
+    let combine = if m.slices > 1 {
+        SECOND + rows * columns * 4.0 * problem.batch as f64 * (slices + 1.0) / MEMORY
+    } else {
+        0.0
+    };
     LAUNCH + busy.max(memory) + combine
 }
 

@@ -46,7 +46,8 @@ pub fn registers(problem: &RowProblem, mapping: &RowMapping, columns: u64) -> u6
     let words = problem.compute.bytes().div_ceil(4);
     let striped = problem.variant(mapping.cache).striped_tiles > 0;
     let slots = slots(columns, mapping.workers(), mapping.vector.into());
-    let kept = if striped { slots.saturating_mul(words) } else { 0 };
+    let ahead = if mapping.ahead { problem.variant(mapping.cache).ahead_scalars } else { 0 };
+    let kept = slots.saturating_mul(if striped { words } else { 0 } + ahead);
     let chunks = 2 * u64::from(mapping.vector) * u64::from(mapping.accumulators) * words;
     kept.saturating_add(chunks + ADDRESSES).next_multiple_of(8)
 }
@@ -66,9 +67,10 @@ pub fn resident(gpu: &GpuFacts, problem: &RowProblem, mapping: &RowMapping) -> u
 /// Instructions that one element of an operation costs.
 fn map_instructions(op: MapOp) -> f64 {
     match op {
-        MapOp::Exp => 6.0,
+        MapOp::Exp => 5.0,
         MapOp::Log | MapOp::Sqrt => 8.0,
-        MapOp::Div => 9.0,
+        // A divisor that a row shares is inverted once.
+        MapOp::Div => 2.0,
         MapOp::Tanh | MapOp::Erf => 16.0,
         MapOp::Mod => 20.0,
         MapOp::Max | MapOp::Min => 1.0,
@@ -101,14 +103,16 @@ pub struct GpuRowCounts {
     pub joins: f64,
     /// Instructions that one scheduler of the busiest core issues.
     pub issue: f64,
-    /// Accesses to global memory that the busiest core issues, one a subgroup.
-    pub accesses: f64,
+    /// Subgroups that the busiest core runs, one after another or at once.
+    pub subgroups: f64,
+    /// Loops over the columns.
+    pub loops: f64,
+    /// Loads, by a lane, of what all rows share, that wait for a reduction.
+    pub shared_loads: f64,
     /// Bytes of the tensors, each counted once.
     pub distinct: f64,
     /// Bytes that are read again.
     pub again: f64,
-    /// Bytes that all cores ask for at once.
-    pub in_flight: f64,
     /// Whether the second-level cache holds the tensors.
     pub near: bool,
     /// Whether a last chunk is guarded.
@@ -160,12 +164,13 @@ impl GpuRowCounts {
             ragged: !problem.columns.is_multiple_of(mapping.workers() * u64::from(mapping.vector)),
             ..Self::default()
         };
-        if mapping.subgroups > 1 {
+        if mapping.subgroups > 1 || mapping.cluster > 1 {
             out.joins = out.folds;
         }
         let mut seen: HashSet<ValueId> = HashSet::new();
-        let (mut accesses, mut shared_bytes, mut trip_bytes) = (0.0, 0.0, 0.0f64);
+        let (mut shared_bytes, mut operations) = (0.0, 0.0);
         for domains in loops(&variant.domains, mapping.fuse) {
+            out.loops += 1.0;
             let (mut own, mut loads, mut work) = (0.0, 0.0, 0.0);
             let mut here: HashSet<ValueId> = HashSet::new();
             for domain in domains {
@@ -179,7 +184,10 @@ impl GpuRowCounts {
                     loads += 1.0;
                     let bytes = load.bytes as f64;
                     match (load.shared, seen.insert(load.value)) {
-                        (true, true) => shared_bytes += bytes * columns,
+                        (true, true) => {
+                            shared_bytes += bytes * columns;
+                            out.shared_loads += if mapping.ahead { 0.0 } else { chunks };
+                        }
                         // Once a core at least, from the second-level cache.
                         (true, false) => {}
                         (false, first) => {
@@ -198,21 +206,13 @@ impl GpuRowCounts {
                 let trips = (chunks / f64::from(mapping.unroll.max(1))).ceil();
                 // A loop that fills or reads stripes is straight-line code, all loads first.
                 out.rounds += if striped { 1.0 } else { trips.max(1.0) };
-                let ahead = if striped { chunks } else { f64::from(mapping.unroll).min(chunks) };
-                trip_bytes = trip_bytes.max(own * vector * ahead);
-            } else if loads > 0.0 {
-                // Gamma and beta: no wait for memory, but for the second-level cache.
-                out.rounds += 0.25;
             }
-            accesses += loads * chunks;
+            operations += slots * work;
             out.chain += slots * work + chunks * loads * 2.0;
         }
         out.distinct += shared_bytes;
-        let per_core = (rows / cores / f64::from(mapping.pack)).ceil() * subgroups;
-        out.accesses = per_core * accesses;
-        out.issue = per_core * out.chain / 4.0;
-        let held = resident.min(out.groups_per_core) * cores.min(groups);
-        out.in_flight = held * subgroups * 32.0 * trip_bytes;
+        out.subgroups = out.groups_per_core * subgroups;
+        out.issue = out.subgroups * operations / 4.0;
         let cache = gpu.l2_bytes.unwrap_or(0) as f64;
         out.near = out.distinct <= cache * 0.6;
         out
@@ -224,7 +224,9 @@ impl GpuRowCounts {
         let cycles = self.chain
             + self.folds * FOLD
             + self.joins * (BARRIER + PARTIAL * f64::from(subgroups));
-        self.waves * (self.rounds * round + cycles / CLOCK)
+        // What all rows share comes from the second-level cache, all of it at once.
+        let shared = if self.shared_loads > 0.0 { NEAR_ROUND / 2.0 } else { 0.0 };
+        self.waves * (self.rounds * round + shared + cycles / CLOCK)
     }
 
     /// Microseconds of the launch's traffic.

@@ -1,5 +1,6 @@
-//! The row space of GPUs whose register file is known: subgroups per row, rows per group, vector
-//! width, partial accumulators, and inputs kept in registers or read again.
+//! The row space of GPUs whose register file is known: groups and subgroups per row, rows per
+//! group, vector width, partial accumulators, loads ahead of a reduction, and inputs kept in
+//! registers or read again.
 
 use super::Unscored;
 use crate::legality::{self, Rule};
@@ -10,22 +11,36 @@ use crate::request::{PlanError, SpaceOptions};
 use crate::rows::RowCounts;
 use crate::target::GpuFacts;
 
-/// Subgroups per row that are tried.
+/// Subgroups per row and group that are tried.
 const SUBGROUPS: [u32; 10] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32];
 /// Rows per group where a row has one subgroup.
 const PACKS: [u32; 4] = [1, 2, 4, 8];
 /// Partial accumulators, each with a chunk of its own in a trip.
-const ACCUMULATORS: [u32; 3] = [1, 2, 4];
+const ACCUMULATORS: [u32; 2] = [1, 4];
+/// Groups per row, by length: beyond the second length one group can't hold a row.
+const CLUSTERS: [(u64, &[u32]); 3] =
+    [(8192, &[1]), (65_536, &[1, 2, 4, 8]), (u64::MAX, &[1, 4, 8, 16])];
+/// Fewest subgroups of a group in a cluster.
+const CLUSTERED: u32 = 4;
+/// Most elements of a worker for which several accumulators, and loads ahead, are tried.
+const SHORT: u64 = 32;
+/// Most elements of a worker.
+const LONGEST: u64 = 128;
 /// Bytes of the widest access.
 const WIDEST: u64 = 16;
 
-/// Every candidate, in this order: reuse choice (cache, then reload), subgroups, rows per group,
-/// vector width from the widest down, accumulators. Loops over the columns are fused, so that a
-/// value is used while it is in a register. Ties in score keep the earlier one.
+/// Every candidate, in this order: groups per row, reuse choice (cache, then reload), subgroups,
+/// rows per group, vector width from the widest down, loads ahead (with, then without),
+/// accumulators. Loops over the columns are fused, so that a value is used while it is in a
+/// register. Ties in score keep the earlier one.
 ///
-/// Vectors are whole accesses (16 bytes, 8 bytes) where the columns are a multiple of them, and
-/// one or two elements where they aren't. A group has at least one element for every worker of all
-/// but its last subgroup.
+/// - Vectors are whole accesses (16 bytes, 8 bytes) where the columns are a multiple of them; else
+///   two elements or one, of long rows one.
+/// - Every subgroup of a row has an element, and no worker more than 128.
+/// - Clusters are for rows from 8192 columns on, in groups of at least 4 subgroups, and keep their
+///   inputs.
+/// - Several accumulators are for workers of 4 to 8 chunks or more elements, up to 32; loads ahead
+///   for workers of at most 32 elements.
 ///
 /// # Errors
 /// A V, U or P outside its range; more candidates than the budget.
@@ -34,15 +49,7 @@ pub fn candidates(
     gpu: &GpuFacts,
     options: &SpaceOptions,
 ) -> Result<Vec<Unscored>, PlanError> {
-    let columns = problem.columns;
-    let widest = (WIDEST / problem.dtype.bytes().max(1)).clamp(1, 8);
-    let narrow = (widest / 2).max(1);
-    let vectors = match &options.vector {
-        Some(list) => list.clone(),
-        None if columns.is_multiple_of(widest) => vec![widest as u32, narrow as u32],
-        None if columns.is_multiple_of(narrow) && narrow > 2 => vec![narrow as u32, 2],
-        None => vec![2, 1],
-    };
+    let vectors = options.vector.clone().unwrap_or_else(|| vectors(problem));
     if let Some(v) = vectors.iter().find(|v| ![1, 2, 4, 8].contains(*v)) {
         return Err(PlanError::illegal(Rule::VectorChoice, format!("V = {v}")));
     }
@@ -59,52 +66,101 @@ pub fn candidates(
         None => vec![false],
         Some(one) => vec![one],
     };
+    let choices = Choices { vectors, accumulators, packs, caches };
     let mut out = Vec::new();
-    for cache in caches {
-        for subgroups in SUBGROUPS {
-            for &pack in packs.iter().filter(|p| **p == 1 || subgroups == 1) {
-                for &vector in &vectors {
-                    for &sets in &accumulators {
-                        let workers = 32 * u64::from(subgroups);
-                        let chunk = workers * u64::from(vector);
-                        // A last subgroup without an element would only meet at the barriers.
-                        let idle = 32 * u64::from(subgroups - 1) * u64::from(vector) >= columns;
-                        // Sets of accumulators need a trip of as many whole chunks.
-                        let short = sets > 1 && columns / chunk < u64::from(sets);
-                        let ordered = problem.reductions.iter().any(|r| !r.unordered);
-                        let folds = !problem.reductions.is_empty() && !ordered;
-                        let threads = workers * u64::from(pack);
-                        let wanted = options
-                            .threads
-                            .as_ref()
-                            .is_none_or(|list| list.iter().any(|t| u64::from(*t) == threads));
-                        if idle && subgroups > 1 || short || !wanted {
-                            continue;
-                        }
-                        if out.len() == options.max_candidates {
-                            let detail = format!("more than {} candidates", options.max_candidates);
-                            return Err(PlanError::illegal(Rule::SearchBudget, detail));
-                        }
-                        let mapping = RowMapping {
+    for mapping in mappings(problem, gpu, &choices) {
+        let threads = |list: &Vec<u32>| list.iter().any(|t| u64::from(*t) == mapping.threads());
+        if !options.threads.as_ref().is_none_or(threads) {
+            continue;
+        }
+        if out.len() == options.max_candidates {
+            let detail = format!("more than {} candidates", options.max_candidates);
+            return Err(PlanError::illegal(Rule::SearchBudget, detail));
+        }
+        let counts = RowCounts::new(problem, &mapping);
+        out.push(Unscored {
+            verdict: legality::gpu_rows::check(problem, gpu, &mapping, &counts),
+            mapping: Mapping::Rows(mapping),
+            facts: CandidateFacts::Rows(counts),
+        });
+    }
+    Ok(out)
+}
+
+/// Choices of a request.
+struct Choices {
+    vectors: Vec<u32>,
+    accumulators: Vec<u32>,
+    packs: Vec<u32>,
+    caches: Vec<bool>,
+}
+
+fn vectors(problem: &RowProblem) -> Vec<u32> {
+    let widest = (WIDEST / problem.dtype.bytes().max(1)).clamp(1, 8);
+    let narrow = (widest / 2).max(1);
+    match problem.columns {
+        n if n.is_multiple_of(widest) => vec![widest as u32, narrow as u32],
+        n if n.is_multiple_of(narrow) && narrow > 2 => vec![narrow as u32, 2],
+        n if n < CLUSTERS[0].0 => vec![2, 1],
+        _ => vec![1],
+    }
+}
+
+fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowMapping> {
+    let columns = problem.columns;
+    let clusters = CLUSTERS.iter().find(|(end, _)| columns < *end).map_or(&[1][..], |(_, c)| c);
+    let ordered = problem.reductions.iter().any(|r| !r.unordered);
+    let folds = !problem.reductions.is_empty() && !ordered;
+    let mut out = Vec::new();
+    for &cluster in clusters.iter().filter(|c| **c == 1 || folds && **c <= gpu.max_cluster) {
+        for &cache in choices.caches.iter().filter(|c| **c || cluster == 1) {
+            for subgroups in SUBGROUPS.into_iter().filter(|s| cluster == 1 || *s >= CLUSTERED) {
+                let alone = subgroups == 1 && cluster == 1;
+                for &pack in choices.packs.iter().filter(|p| **p == 1 || alone) {
+                    for &vector in &choices.vectors {
+                        let base = RowMapping {
                             lanes: gpu.lanes,
                             subgroups,
+                            cluster,
                             vector,
-                            unroll: sets,
-                            accumulators: if folds { sets } else { 1 },
                             pack,
                             cache,
                             fuse: true,
+                            ..RowMapping::ONE
                         };
-                        let counts = RowCounts::new(problem, &mapping);
-                        out.push(Unscored {
-                            verdict: legality::gpu_rows::check(problem, gpu, &mapping, &counts),
-                            mapping: Mapping::Rows(mapping),
-                            facts: CandidateFacts::Rows(counts),
-                        });
+                        // A last subgroup without an element would only meet at the barriers.
+                        let others = base.workers().saturating_sub(gpu.lanes.into());
+                        let idle = others > 0 && others * u64::from(vector) >= columns;
+                        if idle || columns.div_ceil(base.workers()) > LONGEST {
+                            continue;
+                        }
+                        variants(problem, choices, base, folds, &mut out);
                     }
                 }
             }
         }
     }
-    Ok(out)
+    out
+}
+
+/// The loads ahead and accumulators of a mapping.
+fn variants(
+    problem: &RowProblem,
+    choices: &Choices,
+    base: RowMapping,
+    folds: bool,
+    out: &mut Vec<RowMapping>,
+) {
+    let each = problem.columns.div_ceil(base.workers());
+    let ahead = problem.variant(base.cache).ahead_scalars > 0 && each <= SHORT;
+    for ahead in [true, false].into_iter().filter(|a| !a || ahead) {
+        for &sets in &choices.accumulators {
+            let chunks = problem.columns / (base.workers() * u64::from(base.vector));
+            if sets > 1 && (chunks < u64::from(sets) || each > SHORT) {
+                continue;
+            }
+            let accumulators = if folds { sets } else { 1 };
+            out.push(RowMapping { unroll: sets, accumulators, ahead, ..base });
+        }
+    }
 }
