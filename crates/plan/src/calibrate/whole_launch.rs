@@ -68,6 +68,7 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
                 "ragged",
                 "bytes",
                 "issue",
+                "accesses",
                 "subgroups",
                 "join_width",
                 "kept",
@@ -77,8 +78,8 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
         ),
         Family::GpuRegisterMatrix => (
             &[&[
-                "launch", "second", "products", "reads", "arrivals", "sets", "trips", "few",
-                "turned", "stores", "sums",
+                "launch", "second", "combined", "products", "reads", "arrivals", "sets", "trips",
+                "few", "turned", "single", "sums",
             ]],
             &[],
         ),

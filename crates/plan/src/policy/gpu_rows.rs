@@ -103,6 +103,8 @@ pub struct GpuRowCounts {
     pub joins: f64,
     /// Instructions that one scheduler of the busiest core issues.
     pub issue: f64,
+    /// Accesses to memory that the busiest core issues, one a subgroup.
+    pub accesses: f64,
     /// Subgroups that the busiest core runs, one after another or at once.
     pub subgroups: f64,
     /// Loops over the columns.
@@ -168,7 +170,7 @@ impl GpuRowCounts {
             out.joins = out.folds;
         }
         let mut seen: HashSet<ValueId> = HashSet::new();
-        let (mut shared_bytes, mut operations) = (0.0, 0.0);
+        let (mut shared_bytes, mut operations, mut accesses) = (0.0, 0.0, 0.0);
         for domains in loops(&variant.domains, mapping.fuse) {
             out.loops += 1.0;
             let (mut own, mut loads, mut work) = (0.0, 0.0, 0.0);
@@ -208,11 +210,13 @@ impl GpuRowCounts {
                 out.rounds += if striped { 1.0 } else { trips.max(1.0) };
             }
             operations += slots * work;
+            accesses += chunks * loads;
             out.chain += slots * work + chunks * loads * 2.0;
         }
         out.distinct += shared_bytes;
         out.subgroups = out.groups_per_core * subgroups;
         out.issue = out.subgroups * operations / 4.0;
+        out.accesses = out.subgroups * accesses;
         let cache = gpu.l2_bytes.unwrap_or(0) as f64;
         out.near = out.distinct <= cache * 0.6;
         out

@@ -13,14 +13,15 @@ use crate::policy::{CandidateView, PolicyError, unsupported};
 use crate::problem::{MatrixProblem, Problem};
 use crate::target::GpuFacts;
 
-pub(super) const INPUTS: [&str; 11] = [
-    "launch", "second", "products", "reads", "arrivals", "sets", "trips", "few", "turned",
-    "stores", "sums",
+pub(super) const INPUTS: [&str; 12] = [
+    "launch", "second", "combined", "products", "reads", "arrivals", "sets", "trips", "few",
+    "turned", "single", "sums",
 ];
 
-pub(super) const TERMS: [TermInfo; 11] = [
+pub(super) const TERMS: [TermInfo; 12] = [
     term("launch", false, "a launch"),
     term("second", false, "a second launch that adds slices"),
+    term("combined", false, "a megabyte of slices' sums that it reads, and of output"),
     term("products", false, "path: a product of a lane"),
     term("reads", false, "path: a lane's read of shared memory"),
     term("arrivals", false, "path: a step's wait for copies, over the stages that hide it"),
@@ -28,7 +29,7 @@ pub(super) const TERMS: [TermInfo; 11] = [
     term("trips", false, "work: an element of K of a subgroup"),
     term("few", false, "work: a product of a subgroup, over the subgroups that a scheduler holds"),
     term("turned", false, "work: a subgroup's copy of A"),
-    term("stores", false, "work: a byte of the output"),
+    term("single", false, "work: a product of a subgroup where B is copied by single elements"),
     term("sums", false, "work: a sum of a subgroup"),
 ];
 
@@ -82,6 +83,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         let (lines, _) = stage(m, problem.transposed, i);
         (lines * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i].max(1)) * subgroups)
     });
+    let output = problem.batch.max(1) as f64 * rows as f64 * columns as f64;
     let loop_kind = usize::from(m.unroll > 1);
 
     let lane = rounds * steps * trips;
@@ -105,6 +107,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     Ok(padded(&[
         1.0,
         f64::from(m.slices > 1),
+        if slices > 1 { output * (slices + 1) as f64 * 4e-6 } else { 0.0 },
         lane * sums * slow,
         lane * reads * slow,
         arrivals * slow,
@@ -112,7 +115,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         shares * steps * trips * busy,
         products / together * busy,
         shares * steps * copies[0] * busy,
-        taken * (bm * bn) as f64 * 4.0 * busy,
+        if problem.copies[1] == 1 { products * busy } else { 0.0 },
         shares * sums * busy,
     ]))
 }

@@ -13,7 +13,7 @@ use crate::policy::gpu_rows::GpuRowCounts;
 use crate::policy::{CandidateFacts, CandidateView, PolicyError, unsupported};
 use crate::problem::Problem;
 
-pub(super) const INPUTS: [&str; 11] = [
+pub(super) const INPUTS: [&str; 12] = [
     "rounds",
     "slots",
     "clusters",
@@ -21,13 +21,14 @@ pub(super) const INPUTS: [&str; 11] = [
     "ragged",
     "bytes",
     "issue",
+    "accesses",
     "subgroups",
     "join_width",
     "kept",
     "reload",
 ];
 
-pub(super) const TERMS: [TermInfo; 11] = [
+pub(super) const TERMS: [TermInfo; 12] = [
     term("rounds", false, "path: a round of loads that waits for memory"),
     term("slots", false, "path: an element of a worker"),
     term("clusters", false, "path: a fold over a cluster's groups"),
@@ -35,6 +36,7 @@ pub(super) const TERMS: [TermInfo; 11] = [
     term("ragged", false, "path: a guarded element of the last chunk"),
     term("bytes", false, "work: a megabyte, read or written"),
     term("issue", false, "work: an operation of the busiest core's schedulers"),
+    term("accesses", false, "work: a subgroup's access to memory on the busiest core"),
     term("subgroups", false, "a subgroup of the busiest core"),
     term("join_width", false, "a subgroup's result that a fold over subgroups reads"),
     term("kept", false, "an element of a worker, however many waves"),
@@ -77,6 +79,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         c.waves * ragged * slow,
         (c.distinct + c.again) * mega * busy,
         c.issue * busy,
+        c.accesses * busy,
         c.subgroups,
         joined * f64::from(m.subgroups),
         slots,
