@@ -123,7 +123,7 @@ pub struct GpuRowCounts {
 
 /// Loops of a row, as the lowering fuses domains: a domain that reads the result of a reduction of
 /// the loop starts another.
-fn loops<'p>(domains: &'p [DomainNumbers], fuse: bool) -> Vec<Vec<&'p DomainNumbers>> {
+fn loops(domains: &[DomainNumbers], fuse: bool) -> Vec<Vec<&DomainNumbers>> {
     let mut out: Vec<Vec<&DomainNumbers>> = Vec::new();
     let mut pending = false;
     for domain in domains {

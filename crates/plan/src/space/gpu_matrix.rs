@@ -321,6 +321,9 @@ fn bases(problem: &MatrixProblem) -> Vec<GpuMatrixMapping> {
     out
 }
 
+/// Register tile of a worker and the group's warps.
+type Shape = ([u32; 2], [u32; 3]);
+
 /// The mappings of [`space`] with some choices.
 fn mappings(
     problem: &MatrixProblem,
@@ -333,7 +336,7 @@ fn mappings(
     let groups_of = |[bm, bn]: [u64; 2]| problem.batch.max(1) * m.div_ceil(bm) * n.div_ceil(bn);
     let most = bases.iter().map(|b| groups_of(b.block())).max().unwrap_or(1);
     let useful = if choices.wide { 1 } else { (cores / IDLE).min(most.div_ceil(2 * IDLE)) };
-    let mut kin: HashMap<([u64; 2], u32, u32), Vec<([u32; 2], [u32; 3])>> = HashMap::new();
+    let mut kin: HashMap<([u64; 2], u32, u32), Vec<Shape>> = HashMap::new();
     let mut out = Vec::new();
     for base in bases {
         let (block, groups) = (base.block(), groups_of(base.block()));
