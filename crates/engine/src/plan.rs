@@ -158,8 +158,7 @@ impl Plan {
                     true => Tail::Packs,
                     false => Tail::Guards,
                 },
-                // What the row space of such a target was measured with.
-                join: if gpu.states_registers() { Join::Lane } else { Join::default() },
+                ..lower::Options::default()
             },
             None => lower::Options { pack: lower::Pack::InTurn, ..lower::Options::default() },
         }
