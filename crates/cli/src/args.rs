@@ -48,6 +48,8 @@ pub enum Command {
     Replay(crate::commands::replay::ReplayArgs),
     /// Measure every combination of a few factors of a mapping.
     Ablate(crate::commands::ablate::AblateArgs),
+    /// Run a published list of cases against the oracle and write a report to send back.
+    SelfTest(crate::commands::self_test::SelfTestArgs),
     /// The process in which a study's candidates and controls run.
     #[command(hide = true)]
     StudyWorker(crate::commands::worker::WorkerArgs),

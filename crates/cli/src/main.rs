@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         Command::Freeze(args) => commands::freeze::run(args),
         Command::Replay(args) => commands::replay::run(args),
         Command::Ablate(args) => commands::ablate::run(args),
+        Command::SelfTest(args) => commands::self_test::run(args),
         Command::StudyWorker(args) => commands::worker::run(args),
     };
     match result {

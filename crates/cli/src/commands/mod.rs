@@ -10,6 +10,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod search;
+pub mod self_test;
 pub mod show;
 pub mod study;
 pub mod worker;
