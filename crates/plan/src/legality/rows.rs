@@ -21,13 +21,31 @@ pub fn check(
     mapping: &RowMapping,
     counts: &RowCounts,
 ) -> Result<(), Rejection> {
+    check_mapping(gpu, problem, mapping, counts, false)?;
+    require(counts.private_scalars_max <= gpu.private_scalars, Rule::PrivateBudget, || {
+        format!("{} scalars a worker, at most {}", counts.private_scalars_max, gpu.private_scalars)
+    })?;
+    require(counts.shared_bytes <= gpu.shared_bytes, Rule::SharedMemory, || {
+        format!("{} bytes, at most {}", counts.shared_bytes, gpu.shared_bytes)
+    })
+}
+
+/// The rules that hold on every GPU, whatever it states of its registers; `fuses` says whether its
+/// space fuses loops.
+pub(super) fn check_mapping(
+    gpu: &GpuFacts,
+    problem: &RowProblem,
+    mapping: &RowMapping,
+    counts: &RowCounts,
+    fuses: bool,
+) -> Result<(), Rejection> {
     let RowMapping { lanes, subgroups, vector, pack, cluster, .. } = *mapping;
     require(gpu.f64 || problem.compute != tilewright_ir::DType::F64, Rule::TargetDtype, || {
         "the target has no f64 arithmetic".to_string()
     })?;
     require([1, 2, 4, 8].contains(&vector), Rule::VectorChoice, || format!("V = {vector}"))?;
     check_loop(problem, mapping)?;
-    require(!mapping.fuse, Rule::FuseReduction, || {
+    require(fuses || !mapping.fuse, Rule::FuseReduction, || {
         "loops are not fused on this target".to_string()
     })?;
     require(!mapping.cache || problem.reuses, Rule::CacheReuse, || {
@@ -57,12 +75,7 @@ pub fn check(
     require(counts.threads <= gpu.max_threads.into(), Rule::ThreadsLimit, || {
         format!("{} threads, at most {}", counts.threads, gpu.max_threads)
     })?;
-    require(counts.private_scalars_max <= gpu.private_scalars, Rule::PrivateBudget, || {
-        format!("{} scalars a worker, at most {}", counts.private_scalars_max, gpu.private_scalars)
-    })?;
-    require(counts.shared_bytes <= gpu.shared_bytes, Rule::SharedMemory, || {
-        format!("{} bytes, at most {}", counts.shared_bytes, gpu.shared_bytes)
-    })
+    Ok(())
 }
 
 /// The rules of unroll factor and partial accumulators, common to GPUs and CPUs.
