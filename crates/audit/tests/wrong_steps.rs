@@ -69,6 +69,104 @@ fn seeds_and_orders() {
     });
 }
 
+/// The label of a trial as its rounds have it.
+fn relabel(trial: &mut Value) {
+    let value = |round: &Value| -> f64 {
+        let ns = round["batch_ns"].as_array().unwrap().iter().map(|n| n.as_f64().unwrap());
+        median(ns.collect()) / round["repetitions"].as_f64().unwrap() / 1000.0
+    };
+    let values = trial["rounds"].as_array().unwrap().iter().map(value).collect();
+    trial["label_us"] = json!(median(values));
+}
+
+fn median(mut v: Vec<f64>) -> f64 {
+    v.sort_by(f64::total_cmp);
+    (v[(v.len() - 1) / 2] + v[v.len() / 2]) / 2.0
+}
+
+/// Samples that take so many times as long.
+fn slower(round: &Value, factor: f64) -> Value {
+    let mut round = round.clone();
+    for ns in round["batch_ns"].as_array_mut().unwrap() {
+        *ns = json!((ns.as_f64().unwrap() * factor) as u64);
+    }
+    round
+}
+
+#[test]
+fn further_rounds() {
+    const DISTURBED: &str = "search/rmsnorm-f32-64x1000.json";
+    // Candidate 3 was disturbed in one round of two, and got two more.
+    wrong("stopped early", DISTURBED, &["search.order", "search.further"], |v| {
+        remove(&mut v["rounds"], 3);
+        remove(&mut v["trials"][3]["rounds"], 3);
+        relabel(&mut v["trials"][3]);
+    });
+    wrong("one that wasn't due", DISTURBED, &["search.further"], |v| {
+        let order = v["rounds"][0]["order"].as_array().unwrap().clone();
+        v["rounds"][2]["order"] =
+            order.into_iter().filter(|c| *c == json!(1) || *c == json!(3)).collect();
+        let again = v["trials"][1]["rounds"][0].clone();
+        v["trials"][1]["rounds"].as_array_mut().unwrap().push(again);
+        relabel(&mut v["trials"][1]);
+    });
+    wrong("a round that was removed", DISTURBED, &["search.trials", "search.further"], |v| {
+        remove(&mut v["trials"][3]["rounds"], 1);
+        relabel(&mut v["trials"][3]);
+    });
+    wrong("a control measured again", SEARCH, &["search.further"], |v| {
+        let again = v["controls"][0]["rounds"][0].clone();
+        v["controls"][0]["rounds"].as_array_mut().unwrap().push(again);
+        relabel(&mut v["controls"][0]);
+    });
+}
+
+#[test]
+fn rounds_of_cases_alternate() {
+    for path in [SEARCH, LABELS] {
+        wrong("late", path, &["search.alternate"], |v| {
+            v["rounds"][0]["state"]["unix_s"] = json!(1_700_000_001);
+        });
+    }
+}
+
+#[test]
+fn disturbed_cases_are_recorded() {
+    // Every candidate is disturbed in every other round, the further ones among them.
+    let disturb = |p: &str, v: &mut Value| {
+        if p != SEARCH {
+            return;
+        }
+        for k in 0..2 {
+            let round = v["rounds"][k].clone();
+            v["rounds"].as_array_mut().unwrap().push(round);
+        }
+        let timed = |t: &Value| !t["rounds"].as_array().unwrap().is_empty();
+        let out: Vec<Value> =
+            (0..6).filter(|c| !timed(&v["trials"][*c])).map(|c| json!(c)).collect();
+        for round in v["rounds"].as_array_mut().unwrap().iter_mut().skip(2) {
+            round["order"].as_array_mut().unwrap().retain(|c| !out.contains(c));
+        }
+        for trial in v["trials"].as_array_mut().unwrap().iter_mut().filter(|t| timed(t)) {
+            let quiet = trial["rounds"][0].clone();
+            let slow = slower(&quiet, 1.5);
+            trial["rounds"] = json!([quiet, slow, quiet, slow]);
+            relabel(trial);
+        }
+    };
+    let mut record = Record::altered(&disturb);
+    let audit = audited("disturbed", &record);
+    assert_eq!(audit.failed(), ["search.disturbed"], "{audit:#?}");
+    let said = json!({
+        "what": "spread", "expected": "at most 0.05", "found": "0.4",
+        "case": "softmax-f32-128x2048", "path": null,
+    });
+    let end = record.entries.len() - 1;
+    record.entries.insert(end, ("change".to_string(), said));
+    let audit = audited("disturbed and said", &record);
+    assert!(audit.passed(), "{audit:#?}");
+}
+
 #[test]
 fn dropped_measurements() {
     wrong("dropped trial", SEARCH, &["search.trials"], |v| remove(&mut v["trials"], 5));

@@ -465,38 +465,52 @@ impl<'a> Bench<'a> {
         if preallocated { "preallocated" } else { "returned" }
     }
 
-    /// Opens a case in a control's worker and checks its result.
+    /// Opens a case in a control's worker.
     ///
     /// # Errors
-    /// The oracle fails, or files can't be written.
+    /// Files can't be written.
     pub fn open_control(
         &mut self,
         name: &str,
         subject: &Subject,
         seed: u64,
-    ) -> Result<Result<Check, Failed>, StudyError> {
+    ) -> Result<Result<(), Failed>, StudyError> {
         let key = (subject.case.id.clone(), seed);
         let Some(at) = self.controls.iter().position(|c| c.name == name) else {
-            let fault = Fault::new("it isn't available");
-            return Ok(Err((Outcome::Missing, fault)));
+            return Ok(Err((Outcome::Missing, Fault::new("it isn't available"))));
         };
-        if self.controls[at].opened.as_ref() != Some(&key) {
-            let request = self.control_request(subject, seed)?;
-            match self.ask_control(at, &request, PATIENCE) {
-                Ok(Reply::Opened { preallocated, .. }) => {
-                    self.controls[at].preallocated = preallocated;
-                    self.controls[at].opened = Some(key);
-                }
-                Ok(Reply::Unavailable { reason }) => {
-                    return Ok(Err((Outcome::Unsupported, Fault::new(reason))));
-                }
-                Ok(other) => {
-                    let fault = Fault::new(format!("{other:?}"));
-                    return Ok(Err((Outcome::Failed, fault)));
-                }
-                Err(failed) => return Ok(Err(failed)),
-            }
+        if self.controls[at].opened.as_ref() == Some(&key) {
+            return Ok(Ok(()));
         }
+        let request = self.control_request(subject, seed)?;
+        Ok(match self.ask_control(at, &request, PATIENCE) {
+            Ok(Reply::Opened { preallocated, .. }) => {
+                self.controls[at].preallocated = preallocated;
+                self.controls[at].opened = Some(key);
+                Ok(())
+            }
+            Ok(Reply::Unavailable { reason }) => Err((Outcome::Unsupported, Fault::new(reason))),
+            Ok(other) => Err((Outcome::Failed, Fault::new(format!("{other:?}")))),
+            Err(failed) => Err(failed),
+        })
+    }
+
+    /// Opens a case in a control's worker and checks its result.
+    ///
+    /// # Errors
+    /// The oracle fails, or files can't be written.
+    pub fn check_control(
+        &mut self,
+        name: &str,
+        subject: &Subject,
+        seed: u64,
+    ) -> Result<Result<Check, Failed>, StudyError> {
+        if let Err(failed) = self.open_control(name, subject, seed)? {
+            return Ok(Err(failed));
+        }
+        let Some(at) = self.controls.iter().position(|c| c.name == name) else {
+            return Ok(Err((Outcome::Missing, Fault::new("it isn't available"))));
+        };
         let mut outcome = empty_check();
         for data in DataKind::ALL {
             let file = self.scratch.join("control.raw");

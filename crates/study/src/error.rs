@@ -45,6 +45,18 @@ pub enum StudyError {
         /// What to do.
         hint: String,
     },
+    /// Training cases that were disturbed while they were measured.
+    #[error(
+        "the labels of {} can't be trusted ({}): their rounds lie further apart than the study's \
+         `search.spread` allows. Run the study in another folder while the machine has nothing \
+         else to do, or give --record-changes, which records it and goes on",
+        plural(cases.len()),
+        named(cases)
+    )]
+    Disturbed {
+        /// Each case with its spread and the limit.
+        cases: Vec<(String, f64, f64)>,
+    },
     /// A step needs another one first.
     #[error("{0}")]
     Order(String),
@@ -70,6 +82,17 @@ pub enum StudyError {
         /// Why.
         message: String,
     },
+}
+
+fn plural(cases: usize) -> String {
+    if cases == 1 { "1 training case".to_string() } else { format!("{cases} training cases") }
+}
+
+fn named(cases: &[(String, f64, f64)]) -> String {
+    let one = |(case, spread, limit): &(String, f64, f64)| {
+        format!("{case}: {:.1} %, at most {:.1} %", 100.0 * spread, 100.0 * limit)
+    };
+    cases.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
 impl StudyError {

@@ -25,8 +25,23 @@ pub enum Buffers {
     Rotated,
 }
 
+/// When a search measures again what was disturbed, and how often at most.
+///
+/// After the planned rounds, a candidate or control whose values of the rounds so far spread by
+/// more than `spread` gets another round, until it doesn't or there are `rounds` of them. The rule
+/// looks at no label, so it favours nobody; every round counts and none is removed.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Remeasure {
+    /// Most rounds, the planned ones among them.
+    pub rounds: usize,
+    /// Largest spread that isn't measured again: interquartile range over median
+    /// ([`crate::stats::spread`]).
+    pub spread: f64,
+}
+
 /// Settings of a measurement.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Protocol {
     /// Warm-up calls until this time has passed.
@@ -45,8 +60,12 @@ pub struct Protocol {
     pub buffers: Buffers,
     /// Copies of the buffers.
     pub sets: usize,
-    /// Batches of the paths of a case alternate.
+    /// Of a replay: batches of the paths of a case alternate. Of a search: rounds of the cases of a
+    /// set alternate.
     pub interleaved: bool,
+    /// Further rounds of a search.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remeasure: Option<Remeasure>,
 }
 
 /// Raw samples of one measurement.
@@ -223,6 +242,7 @@ mod tests {
             buffers: Buffers::Warm,
             sets: 1,
             interleaved: false,
+            remeasure: None,
         }
     }
 

@@ -275,7 +275,7 @@ fn prepare(
         samples: Samples::default(),
     };
     if !is_plan(path) {
-        let (outcome, error, check) = verdict(bench.open_control(path, subject, seed)?);
+        let (outcome, error, check) = verdict(bench.check_control(path, subject, seed)?);
         (run.outcome, run.error, run.check) = (outcome, error, check);
         return Ok(run);
     }

@@ -152,7 +152,7 @@ impl<'a> Session<'a> {
         what: &str,
         expected: &str,
         found: &str,
-        place: Option<(&str, &str)>,
+        place: Option<(&str, Option<&str>)>,
     ) -> Result<(), StudyError> {
         note_change(self.setup, &self.store, &mut self.ledger, what, expected, found, place)
     }
@@ -173,7 +173,7 @@ impl<'a> Session<'a> {
     /// Searches every training case that the ledger doesn't name.
     ///
     /// # Errors
-    /// As [`search::search`].
+    /// As [`search::search_all`].
     pub fn search(&mut self) -> Result<(), StudyError> {
         let basis = self.study.hash();
         let todo: Vec<Case> = self.study.set(CaseSet::Training).cloned().collect();
@@ -189,30 +189,26 @@ impl<'a> Session<'a> {
         basis: &str,
         freeze: Option<&str>,
     ) -> Result<(), StudyError> {
-        let todo: Vec<&Case> =
-            cases.iter().filter(|c| self.ledger.case(kind, &c.id, freeze).is_none()).collect();
+        let todo: Vec<SearchTask<'_>> = cases
+            .iter()
+            .filter(|c| self.ledger.case(kind, &c.id, freeze).is_none())
+            .map(|case| SearchTask { case, basis, folder, also: &[] })
+            .collect();
         if todo.is_empty() {
             return Ok(());
         }
         let (store, ledger, study) = (&self.store, &mut self.ledger, &self.study);
         let scratch = store.path(SCRATCH);
         let mut bench = Bench::new(self.setup, study, &self.machine, &scratch)?;
-        let done = cases.len() - todo.len();
-        for (at, case) in todo.into_iter().enumerate() {
-            let part = format!("{folder} {} of {}", done + at + 1, cases.len());
-            self.setup.progress.begin(&format!("{part}: {}", case.id), 1);
-            let task = SearchTask { case, basis, folder, also: &[] };
-            let file = search::search(&mut bench, store, &task)?;
-            let name = format!("{folder}/{}.json", case.id);
+        search::search_all(&mut bench, store, &todo, &mut |task, file| {
+            let name = format!("{folder}/{}.json", task.case.id);
             let sha256 = store.write_json(&name, &file)?;
-            let mut body = json!({"case": case.id, "file": name, "sha256": sha256});
+            let mut body = json!({"case": task.case.id, "file": name, "sha256": sha256});
             if let Some(freeze) = freeze {
                 body["freeze"] = json!(freeze);
             }
-            ledger.append(store, kind, body)?;
-            search::forget(store, &task, study.search.rounds)?;
-            self.setup.progress.end();
-        }
+            ledger.append(store, kind, body).map(|_| ())
+        })?;
         drop(bench);
         let _ = std::fs::remove_dir_all(scratch);
         Ok(())
@@ -284,12 +280,14 @@ impl<'a> Session<'a> {
     /// freeze, after which labels and rounds of the one before are spent.
     ///
     /// # Errors
-    /// There is no profile yet, or a case can't be frozen.
+    /// There is no profile yet, a case can't be frozen, or training cases were disturbed while they
+    /// were measured (which is recorded if the set-up says so).
     pub fn freeze(&mut self, again: bool) -> Result<(), StudyError> {
         let number = self.ledger.of(Kind::Freeze).count() as u64;
         if number > 0 && !again {
             return Ok(());
         }
+        self.disturbed()?;
         let (profile, profile_sha256) = self.profile()?;
         let protocol = freeze::protocol(&self.study, &profile, &profile_sha256);
         let origin = Origin {
@@ -323,6 +321,29 @@ impl<'a> Session<'a> {
             "profile_sha256": profile_sha256, "plans": plans,
         });
         self.ledger.append(&self.store, Kind::Freeze, body)?;
+        Ok(())
+    }
+
+    /// Stops, or records it, where the labels of training cases spread further than the protocol's
+    /// limit after every further round.
+    fn disturbed(&mut self) -> Result<(), StudyError> {
+        let Some(further) = self.study.search.remeasure else { return Ok(()) };
+        let mut cases = Vec::new();
+        for file in self.searches(CaseSet::Training, Kind::Search, None)? {
+            if let Some(spread) = search::case_spread(&file).filter(|s| *s > further.spread) {
+                cases.push((file.case.id, spread, further.spread));
+            }
+        }
+        if cases.is_empty() {
+            return Ok(());
+        }
+        if !self.setup.record_changes {
+            return Err(StudyError::Disturbed { cases });
+        }
+        for (case, spread, limit) in cases {
+            let (expected, found) = (format!("at most {limit}"), spread.to_string());
+            self.change("spread", &expected, &found, Some((&case, None)))?;
+        }
         Ok(())
     }
 
@@ -371,7 +392,7 @@ impl<'a> Session<'a> {
     /// Labels every hold-out case.
     ///
     /// # Errors
-    /// Nothing is frozen, or as [`search::search`].
+    /// Nothing is frozen, or as [`search::search_all`].
     pub fn label(&mut self) -> Result<(), StudyError> {
         let (freeze, number) = self.frozen()?;
         let cases: Vec<Case> = self.study.set(CaseSet::Holdout).cloned().collect();
@@ -410,7 +431,7 @@ impl<'a> Session<'a> {
                 continue;
             }
             let mut differs = |d: &Difference| {
-                let place = Some((d.case.as_str(), d.path.as_str()));
+                let place = Some((d.case.as_str(), Some(d.path.as_str())));
                 note_change(setup, store, ledger, "kernel", &d.expected, &d.found, place)
             };
             let file = replay::round(
@@ -563,11 +584,15 @@ fn note_change(
     what: &str,
     expected: &str,
     found: &str,
-    place: Option<(&str, &str)>,
+    place: Option<(&str, Option<&str>)>,
 ) -> Result<(), StudyError> {
-    let (case, path) = place.unzip();
+    let (case, path) = (place.map(|p| p.0), place.and_then(|p| p.1));
     if !setup.record_changes {
-        let whose = place.map_or(String::new(), |(case, path)| format!(" of {case} ({path})"));
+        let whose = match (case, path) {
+            (Some(case), Some(path)) => format!(" of {case} ({path})"),
+            (Some(case), None) => format!(" of {case}"),
+            _ => String::new(),
+        };
         return Err(StudyError::Changed {
             what: format!("the {what}{whose}"),
             expected: expected.to_string(),

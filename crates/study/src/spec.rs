@@ -20,7 +20,7 @@
 use crate::canonical::sha256;
 use crate::case::{Case, CaseFamily, CaseSet};
 use crate::error::StudyError;
-use crate::protocol::{Buffers, Protocol};
+use crate::protocol::{Buffers, Protocol, Remeasure};
 use crate::stats::VerdictRule;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -150,6 +150,9 @@ impl Space {
 #[serde(deny_unknown_fields, default)]
 struct SearchFile {
     rounds: usize,
+    most_rounds: Option<usize>,
+    spread: f64,
+    interleaved: bool,
     samples: usize,
     single_samples: usize,
     sample_ms: f64,
@@ -164,6 +167,9 @@ impl Default for SearchFile {
     fn default() -> Self {
         SearchFile {
             rounds: 3,
+            most_rounds: None,
+            spread: 0.05,
+            interleaved: false,
             samples: 3,
             single_samples: 0,
             sample_ms: 5.0,
@@ -369,6 +375,19 @@ impl Study {
         if s.metric == Metric::Device && file.device == "cpu" {
             return Err("metric `device` needs a device with a clock of its own, not `cpu`".into());
         }
+        if !(s.spread > 0.0 && s.spread <= 1.0) {
+            return Err(format!("`search.spread` must be above 0 and at most 1, not {}", s.spread));
+        }
+        let remeasure = match s.most_rounds {
+            Some(most) if most < s.rounds || most > 100 => {
+                return Err(format!(
+                    "`search.most_rounds` must be `search.rounds` ({}) to 100, not {most}",
+                    s.rounds
+                ));
+            }
+            Some(most) if most > s.rounds => Some(Remeasure { rounds: most, spread: s.spread }),
+            _ => None,
+        };
         let buffers = if s.rotate > 1 { Buffers::Rotated } else { Buffers::Warm };
         let mut search = Protocol {
             warmup_ns: ms("search.warmup_ms", s.warmup_ms)?,
@@ -379,7 +398,8 @@ impl Study {
             deadline_ms: s.deadline_ms,
             buffers,
             sets: s.rotate,
-            interleaved: false,
+            interleaved: s.interleaved,
+            remeasure,
         };
         let mut replay = Protocol {
             warmup_ns: ms("replay.warmup_ms", r.warmup_ms)?,
@@ -391,6 +411,7 @@ impl Study {
             buffers,
             sets: s.rotate,
             interleaved: r.interleaved,
+            remeasure: None,
         };
         let mut space = file.space.clone();
         space.check()?;
@@ -546,6 +567,63 @@ mod tests {
         assert!(names.iter().any(|name| name.starts_with("cuda")), "{names:?}");
     }
 
+    /// The rule that the study file states, word by word.
+    #[test]
+    fn hold_out_shapes_follow_their_rule() {
+        use crate::canonical::derive;
+        let draw = |text: String, low: f64, high: f64| {
+            let u = derive(&text) as f64 / 2f64.powi(64);
+            (low * (high / low).powf(u) + 0.5).floor() as u64
+        };
+        let round_up =
+            |i: u64, n: u64| if i.is_multiple_of(2) { n.next_multiple_of(16) } else { n };
+        let attempt = |family: &str, set: u64, i: u64| -> Option<Vec<u64>> {
+            let draw = |name: &str, low, high| {
+                draw(format!("cpu-rows-gemm/{set}/{family}/{i}/{name}"), low, high)
+            };
+            let (shape, range) = if family == "rows" {
+                let columns = round_up(i, draw("columns", 33.0, 16384.0));
+                (vec![draw("rows", 1.0, 2048.0), columns], 6_000..=300_000)
+            } else {
+                let n = round_up(i, draw("n", 32.0, 1500.0));
+                (vec![draw("m", 1.0, 1024.0), n, draw("k", 32.0, 2000.0)], 32_768..=512u64.pow(3))
+            };
+            range.contains(&shape.iter().product()).then_some(shape)
+        };
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/cpu-rows-gemm.toml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let number = text.split("is set ").nth(1).and_then(|t| t.split('.').next()).unwrap();
+        let study = Study::parse(&text, false).unwrap();
+        for (name, family) in [("rows", CaseFamily::Rows), ("gemm", CaseFamily::Matrix)] {
+            let of = |set| {
+                let cases = study.set(set).filter(|c| c.family == family);
+                let mut shapes: Vec<Vec<u64>> = cases.map(|c| c.shape.clone()).collect();
+                shapes.dedup();
+                shapes
+            };
+            // Set 1 is older than the rule.
+            let mut used = of(CaseSet::Training);
+            let spent = text.lines().filter(|l| l.starts_with("#   ")).flat_map(|l| l.split(' '));
+            used.extend(spent.filter_map(|word| {
+                word.split('x').map(|n| n.parse().ok()).collect::<Option<Vec<u64>>>()
+            }));
+            let mut due = Vec::new();
+            for set in 2..=number.parse().unwrap() {
+                due.clear();
+                for shape in (0..).filter_map(|i| attempt(name, set, i)) {
+                    if !used.contains(&shape) {
+                        used.push(shape.clone());
+                        due.push(shape);
+                    }
+                    if due.len() == 12 {
+                        break;
+                    }
+                }
+            }
+            assert_eq!(of(CaseSet::Holdout), due, "{name}");
+        }
+    }
+
     #[test]
     fn a_quick_study_shortens_the_shortlist_or_the_cap() {
         let counts = |space: &str| {
@@ -558,6 +636,17 @@ mod tests {
         assert_eq!(counts("cap = 7"), (Some(5), None));
         assert_eq!(counts("top = 3"), (None, Some(3)));
         assert_eq!(counts("top = 7"), (None, Some(5)));
+    }
+
+    #[test]
+    fn further_rounds_are_only_where_there_are_more_than_planned() {
+        let further = |search: &str| {
+            Study::parse(&format!("{TEXT}[search]\n{search}\n"), false).unwrap().search.remeasure
+        };
+        assert_eq!(further("rounds = 5"), None);
+        assert_eq!(further("rounds = 5\nmost_rounds = 5"), None);
+        let some = further("rounds = 5\nmost_rounds = 9\nspread = 0.1");
+        assert_eq!(some, Some(Remeasure { rounds: 9, spread: 0.1 }));
     }
 
     #[test]
@@ -575,6 +664,14 @@ mod tests {
         assert!(fault("name = \"t\"", "name = \"../t\"").contains("name"));
         assert!(fault("threads = 2", "threads = 0").contains("threads"));
         assert!(fault("[acceptance]", "[search]\nrounds = 0\n[acceptance]").contains("rounds"));
+        for (search, word) in [
+            ("rounds = 5\nmost_rounds = 4", "`search.rounds` (5) to 100, not 4"),
+            ("spread = 0.0", "above 0"),
+            ("spread = nan", "above 0"),
+        ] {
+            let error = fault("[acceptance]", &format!("[search]\n{search}\n[acceptance]"));
+            assert!(error.contains(word), "{error}");
+        }
         let both = fault("[acceptance]", "[space]\ncap = 4\ntop = 4\n[acceptance]");
         assert!(both.contains("exclude"), "{both}");
         for name in ["cap", "top"] {

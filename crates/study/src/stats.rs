@@ -18,6 +18,12 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
+/// How far numbers lie apart: interquartile range / median. One disturbed number of five leaves it
+/// as it was, two don't. NaN of no numbers.
+pub fn spread(values: &[f64]) -> f64 {
+    (quantile(values, 0.75) - quantile(values, 0.25)) / median(values)
+}
+
 /// The median of integer nanoseconds.
 pub fn median_ns(values: &[u64]) -> f64 {
     median(&values.iter().map(|v| *v as f64).collect::<Vec<_>>())
@@ -203,6 +209,9 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(quantile(&[4.0, 1.0, 2.0, 3.0, 5.0], 0.9), 4.6);
         assert!(median(&[]).is_nan());
+        assert_eq!(spread(&[10.0, 11.0, 30.0, 10.0, 9.0]), 0.1);
+        assert_eq!(spread(&[10.0, 30.0, 30.0, 10.0, 10.0]), 2.0);
+        assert!(spread(&[]).is_nan());
         assert_eq!(per_call_us(&[2_000_000, 4_000_000, 3_000_000], 1000), 3.0);
     }
 

@@ -12,6 +12,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tilewright_cpu::{CpuDevice, CpuOptions};
 use tilewright_ir::DType;
@@ -23,7 +24,8 @@ use tilewright_runtime::{
 use tilewright_study::adhoc;
 use tilewright_study::bench::{Setup, Silent};
 use tilewright_study::canonical::derive;
-use tilewright_study::meter::Simulated;
+use tilewright_study::meter::{Meter, MeterKind, Simulated};
+use tilewright_study::protocol::Timed;
 use tilewright_study::record::{FrozenFile, Outcome, ProtocolFile, SearchFile};
 use tilewright_study::results::{Evidence, results};
 use tilewright_study::run::Session;
@@ -51,7 +53,9 @@ unroll = [1, 2]
 cap = 6
 
 [search]
+interleaved = true
 rounds = 3
+most_rounds = 5
 samples = 2
 sample_ms = 0.1
 warmup_ms = 0.1
@@ -145,17 +149,50 @@ impl Device for Saboteur {
     }
 }
 
+/// Made-up times of a machine on which something else runs: half of them are twice as long.
+struct Disturbed(AtomicU64);
+
+impl Meter for Disturbed {
+    fn kind(&self) -> MeterKind {
+        Simulated.kind()
+    }
+    fn batch(&self, subject: &str, calls: u64, timed: &mut dyn Timed) -> Result<u64, String> {
+        let number = self.0.fetch_add(1, Ordering::Relaxed);
+        let factor = 1 + derive(&format!("{subject}/{number}")) % 2;
+        Ok(factor * Simulated.batch(subject, calls, timed)?)
+    }
+    fn device_batch(
+        &self,
+        subject: &str,
+        calls: u64,
+        samples: usize,
+        timed: &mut dyn Timed,
+    ) -> Result<Option<Vec<u64>>, String> {
+        Simulated.device_batch(subject, calls, samples, timed)
+    }
+    fn step(&self, what: &str, run: &mut dyn FnMut()) -> u64 {
+        Simulated.step(what, run)
+    }
+    fn unix_s(&self) -> u64 {
+        Simulated.unix_s()
+    }
+}
+
 fn worker(args: &[String]) -> Result<(), String> {
     let (input, output) = (BufReader::new(std::io::stdin()), std::io::stdout());
+    let meter: &dyn Meter = match std::env::var_os("DISTURBED") {
+        Some(_) => &Disturbed(AtomicU64::new(0)),
+        None => &Simulated,
+    };
     match args {
-        [flag, name] if flag == "--control" => control::serve(name, 1, &Simulated, input, output),
+        [flag, name] if flag == "--control" => control::serve(name, 1, meter, input, output),
         _ if std::env::var_os("SABOTAGE").is_some() => {
             let options = CpuOptions { threads: Some(1), ..CpuOptions::default() };
             let device = CpuDevice::new(options).map_err(|e| e.to_string())?;
             let device: Arc<dyn Device> = Arc::new(Saboteur(device));
             serve::serve(&device, &Simulated, input, output)
         }
-        _ => serve::serve(&device()?, &Simulated, input, output),
+        _ => serve::serve(&device()?, meter, input, output),
     }
     .map_err(|e| e.to_string())
 }
@@ -181,6 +218,7 @@ fn tests() -> Result<(), String> {
         .and_then(|()| bad_model(&root.join("whole")))
         .and_then(|()| no_profile(&root.join("whole")))
         .and_then(|()| sabotaged_candidates_are_trials())
+        .and_then(|()| disturbed_cases_stop_a_freeze(&root.join("disturbed")))
         .and_then(|()| full_disk(&root.join("full")));
     let _ = std::fs::remove_dir_all(&root);
     result
@@ -312,6 +350,45 @@ fn sabotaged_candidates_are_trials() -> Result<(), String> {
         return Err(format!("{valid} valid, {crashed} crashed, {hung} hung: {file:?}"));
     }
     Ok(())
+}
+
+/// What is disturbed in every round gets all further rounds, and no plan is frozen on it unless the
+/// record is to say so.
+fn disturbed_cases_stop_a_freeze(dir: &Path) -> Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let mut setup = Setup {
+        device: device()?,
+        meter: &Simulated,
+        worker: Launch {
+            program,
+            args: vec!["worker".to_string()],
+            env: vec![("DISTURBED".to_string(), "1".to_string())],
+            unset: vec![],
+        },
+        progress: &Silent,
+        record_changes: false,
+    };
+    let run = |setup: &Setup<'_>| {
+        let study = Study::parse(STUDY, false)?;
+        let mut session = Session::open(setup, study, dir).map_err(|e| e.to_string())?;
+        session.run().map(|_| ()).map_err(|e| e.to_string())
+    };
+    let error = run(&setup).err().unwrap_or_default();
+    if !error.contains("can't be trusted") || !error.contains("--record-changes") {
+        return Err(format!("disturbed cases gave: {error}"));
+    }
+    setup.record_changes = true;
+    run(&setup)?;
+    audit(dir)?;
+    let ledger = std::fs::read_to_string(dir.join("ledger.jsonl")).map_err(|e| e.to_string())?;
+    let stated = ledger.matches("\"what\":\"spread\"").count();
+    let path = dir.join("search/softmax-f32-3x64.json");
+    let bytes = std::fs::read(path).map_err(|e| e.to_string())?;
+    let search: SearchFile = serde_json::from_slice(&bytes).map_err(|e| e.to_string())?;
+    let rounds: Vec<usize> = search.trials.iter().map(|t| t.rounds.len()).collect();
+    println!("{stated} disturbed cases, rounds of the first: {rounds:?}");
+    let most = rounds.iter().max() == Some(&5) && rounds.iter().all(|r| (3..=5).contains(r));
+    if stated == 0 || !most { Err(format!("{stated} stated, rounds {rounds:?}")) } else { Ok(()) }
 }
 
 /// On a full disk a study stops with an error that says so, keeps what was there, and goes on

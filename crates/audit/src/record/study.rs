@@ -1,7 +1,7 @@
 //! study.toml, read as `docs/formats/study.md` says: the cases, protocols and rules that a record of it
 //! must have.
 
-use super::types::Protocol;
+use super::types::{Protocol, Remeasure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -89,12 +89,14 @@ pub struct Space {
     pub top: Option<u64>,
 }
 
-/// The tables `search` and `replay`. The first has no `interleaved`; `metric`, `shortlist` and
-/// `rotate` are its own.
+/// The tables `search` and `replay`. `most_rounds`, `spread`, `metric`, `shortlist` and `rotate` are
+/// of the first alone.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Settings {
     rounds: Option<usize>,
+    most_rounds: Option<usize>,
+    spread: Option<f64>,
     samples: Option<usize>,
     single_samples: Option<usize>,
     sample_ms: Option<f64>,
@@ -178,10 +180,13 @@ impl Study {
             return Err(format!("there is no acceptance rule {unknown:?}"));
         }
         let (search, replay) = (&file.search, &file.replay);
-        let misplaced =
-            replay.metric.is_some() || replay.shortlist.is_some() || replay.rotate.is_some();
-        if misplaced || search.interleaved.is_some() {
-            return Err("a setting of `search` in `replay`, or the reverse".to_string());
+        let misplaced = replay.metric.is_some()
+            || replay.shortlist.is_some()
+            || replay.rotate.is_some()
+            || replay.most_rounds.is_some()
+            || replay.spread.is_some();
+        if misplaced {
+            return Err("a setting of `search` in `replay`".to_string());
         }
         let sets = search.rotate.unwrap_or(1);
         let q = quick.then_some(&file.quick);
@@ -189,7 +194,14 @@ impl Study {
             training: cases(&file, true, quick)?,
             holdout: cases(&file, false, quick)?,
             space: space(&file.space, q)?,
-            search: search.protocol([3, 3, 0], [5.0, 5.0], 20_000, false, sets, q)?,
+            search: search.protocol(
+                [3, 3, 0],
+                [5.0, 5.0],
+                20_000,
+                search.interleaved.unwrap_or(false),
+                sets,
+                q,
+            )?,
             replay: replay.protocol(
                 [14, 9, 9],
                 [10.0, 20.0],
@@ -228,8 +240,15 @@ impl Settings {
         sets: u64,
         quick: Option<&Quick>,
     ) -> Result<Protocol, String> {
+        let rounds = self.rounds.unwrap_or(counts[0]);
+        let spread = self.spread.unwrap_or(0.05);
+        let most = self.most_rounds.unwrap_or(rounds);
+        if most < rounds || most > 100 || !(spread > 0.0 && spread <= 1.0) {
+            return Err(format!("{most} rounds at most, of {rounds}, at a spread of {spread}"));
+        }
         let mut protocol = Protocol {
-            rounds: self.rounds.unwrap_or(counts[0]),
+            remeasure: (most > rounds).then_some(Remeasure { rounds: most, spread }),
+            rounds,
             samples: self.samples.unwrap_or(counts[1]),
             single_samples: self.single_samples.unwrap_or(counts[2]),
             sample_ns: nanoseconds(self.sample_ms.unwrap_or(times[0]))?,
@@ -329,6 +348,11 @@ mod tests {
         assert_eq!(ids(&study.holdout), ["softmax-f32-5x9", "rmsnorm-f32-5x9"]);
         assert_eq!((study.search.rounds, study.replay.rounds), (3, 14));
         assert_eq!((study.search.sample_ns, study.replay.warmup_ns), (5_000_000, 20_000_000));
+        let further =
+            format!("{TEXT}[search]\nmost_rounds = 9\nspread = 0.1\ninterleaved = true\n");
+        let search = Study::parse(&further, false).unwrap().search;
+        let due = Remeasure { rounds: 9, spread: 0.1 };
+        assert_eq!((search.remeasure, search.rounds, search.interleaved), (Some(due), 3, true));
         let quick = Study::parse(&format!("{TEXT}[quick]\ntraining = 1\ncap = 7\n"), true).unwrap();
         assert_eq!(ids(&quick.training), ["softmax-f32-3x7", "gemm-f32-3x7x2-nt-bias"]);
         assert_eq!((quick.space.cap, quick.replay.samples), (Some(7), 3));
@@ -339,8 +363,10 @@ mod tests {
     fn what_no_study_file_has_is_a_fault() {
         let fault = |more: &str| Study::parse(&format!("{TEXT}{more}"), false).unwrap_err();
         assert!(fault("[seach]\nrounds = 1\n").contains("seach"));
-        assert!(fault("[search]\ninterleaved = true\n").contains("reverse"));
-        assert!(fault("[replay]\nmetric = \"batch\"\n").contains("reverse"));
+        assert!(fault("[search]\nrounds = 4\nmost_rounds = 3\n").contains("3 rounds at most"));
+        assert!(fault("[search]\nspread = 0.0\n").contains("spread of 0"));
+        assert!(fault("[replay]\nmost_rounds = 20\n").contains("in `replay`"));
+        assert!(fault("[replay]\nmetric = \"batch\"\n").contains("in `replay`"));
         assert!(fault("[space]\ncap = 1\ntop = 1\n").contains("beside"));
         assert!(fault("[acceptance]\nluck = 1.0\n").contains("luck"));
         assert!(fault("[search]\nsample_ms = -1.0\n").contains("milliseconds"));

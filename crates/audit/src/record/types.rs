@@ -107,6 +107,14 @@ pub struct Machine {
     pub controls: Vec<MachineControl>,
 }
 
+/// When a search measures again.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the format names the fields")]
+pub struct Remeasure {
+    pub rounds: usize,
+    pub spread: f64,
+}
+
 /// How times were taken.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[expect(missing_docs, reason = "the format names the fields")]
@@ -120,6 +128,8 @@ pub struct Protocol {
     pub buffers: String,
     pub sets: u64,
     pub interleaved: bool,
+    #[serde(default)]
+    pub remeasure: Option<Remeasure>,
 }
 
 /// How the outputs compared with the oracle.
@@ -249,6 +259,15 @@ pub struct SearchRound {
     pub order: Vec<usize>,
     #[serde(default, deserialize_with = "list_or_null")]
     pub drift_ns: Vec<u64>,
+    #[serde(default)]
+    pub state: Value,
+}
+
+impl SearchRound {
+    /// Seconds since 1970 at its start.
+    pub fn begun(&self) -> Option<u64> {
+        self.state.get("unix_s")?.as_u64()
+    }
 }
 
 /// What a search chose.

@@ -1,7 +1,7 @@
 //! interruptions.jsonl and interrupted/.
 
 use crate::read::{Limits, read_json};
-use crate::record::{Record, safe_path};
+use crate::record::{Record, Search, safe_path};
 use crate::verdict::{Checks, Rule};
 use serde_json::Value;
 
@@ -41,15 +41,13 @@ pub fn check(record: &Record, checks: &mut Checks) {
 fn done(record: &Record, unit: &str) -> bool {
     let parts: Vec<&str> = unit.split('/').collect();
     let round = |name: &str| name.strip_prefix("round-").and_then(|n| n.parse::<usize>().ok());
+    let has = |search: &Search, case: &str, name: &str| {
+        let done = name == "checks" || round(name).is_some_and(|k| k < search.rounds.len());
+        search.case.id == case && done
+    };
     match parts.as_slice() {
-        ["search", case, name] => record
-            .searches
-            .iter()
-            .any(|s| s.case.id == *case && round(name).is_some_and(|k| k < s.rounds.len())),
-        ["labels", case, name] => record
-            .labels
-            .iter()
-            .any(|(_, s)| s.case.id == *case && round(name).is_some_and(|k| k < s.rounds.len())),
+        ["search", case, name] => record.searches.iter().any(|s| has(s, case, name)),
+        ["labels", case, name] => record.labels.iter().any(|(_, s)| has(s, case, name)),
         ["replay", name] => record.rounds.iter().any(|r| round(name) == Some(r.round as usize)),
         _ => false,
     }

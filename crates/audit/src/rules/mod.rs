@@ -3,6 +3,7 @@
 mod calibration;
 mod cases;
 mod frozen;
+mod further;
 mod interruptions;
 mod ledger;
 mod machine;
@@ -31,6 +32,7 @@ pub fn check(record: &Record, checks: &mut Checks) {
     for (freeze, search) in &record.labels {
         search::check(record, search, freeze, "labels", checks);
     }
+    further::check_all(record, checks);
     calibration::check(record, checks);
     frozen::check(record, checks);
     replay::check(record, checks);

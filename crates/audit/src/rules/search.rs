@@ -1,10 +1,11 @@
 //! search/CASE.json and labels/CASE.json.
 
-use super::{order, outputs, selection, timing};
+use super::{further, order, outputs, selection, timing};
 use crate::canonical::{number, seed};
 use crate::math::{close, first_smallest};
 use crate::record::{Record, Search, Trial};
 use crate::verdict::{Checks, Rule};
+use further::Due;
 use std::collections::BTreeSet;
 use timing::Metric;
 
@@ -20,13 +21,15 @@ pub fn check(record: &Record, search: &Search, basis: &str, folder: &str, checks
     seeds(search, basis, &place, checks);
     space(record, search, folder, &place, checks);
     trials(search, &place, checks);
-    orders(search, &place, checks);
+    let due = further::check(search, &place, checks);
+    orders(search, &due, &place, checks);
     let floor = floor(record, search, &place, checks);
     for (index, trial) in search.trials.iter().enumerate() {
         let place = || format!("{place} trial {index}");
-        measured(search, trial, search.protocol.rounds, floor, &place, checks);
+        let rounds = due.trials.get(index).copied().unwrap_or_default();
+        measured(search, trial, rounds, floor, &place, checks);
     }
-    controls(record, search, floor, &place, checks);
+    controls(record, search, &due, floor, &place, checks);
     selection::check(search, floor, &place, checks);
 }
 
@@ -160,15 +163,21 @@ fn trials(search: &Search, place: &str, checks: &mut Checks) {
     }
 }
 
-fn orders(search: &Search, place: &str, checks: &mut Checks) {
+fn orders(search: &Search, due: &Due, place: &str, checks: &mut Checks) {
     let (n, rounds) = (search.candidates.len(), search.protocol.rounds);
-    checks.that(Rule::SearchOrder, search.rounds.len() == rounds, || {
-        format!("{place}: {} rounds, not {rounds}", search.rounds.len())
+    checks.that(Rule::SearchOrder, search.rounds.len() == rounds + due.rounds, || {
+        let due = rounds + due.rounds;
+        format!("{place}: {} rounds, not {due}", search.rounds.len())
     });
     for (k, round) in search.rounds.iter().enumerate() {
-        let due = order::search_round(n, rounds, search.offset, k);
-        checks.that(Rule::SearchOrder, round.order == due, || {
-            let at = round.order.iter().zip(&due).position(|(a, b)| a != b);
+        let mut order = order::search_round(n, rounds, search.offset, k);
+        if k >= rounds {
+            // A further round has those that were due, in the order of a whole one.
+            let listed: BTreeSet<usize> = round.order.iter().copied().collect();
+            order.retain(|candidate| listed.contains(candidate));
+        }
+        checks.that(Rule::SearchOrder, round.order == order, || {
+            let at = round.order.iter().zip(&order).position(|(a, b)| a != b);
             format!("{place} round {k}: another order from position {at:?}")
         });
     }
@@ -293,12 +302,13 @@ pub fn measured(
 fn controls(
     record: &Record,
     search: &Search,
+    due: &Due,
     floor: Option<f64>,
     place: &str,
     checks: &mut Checks,
 ) {
     let mut names = BTreeSet::new();
-    for control in &search.controls {
+    for (index, control) in search.controls.iter().enumerate() {
         let name = control.name.as_deref().unwrap_or("?");
         let place = || format!("{place} control {name}");
         checks.that(Rule::SearchControls, names.insert(name), || format!("{}: twice", place()));
@@ -307,7 +317,8 @@ fn controls(
         checks.that(Rule::SearchControls, known, || {
             format!("{}: the outcome {:?}", place(), control.outcome)
         });
-        measured(search, control, search.protocol.rounds, floor, &place, checks);
+        let rounds = due.controls.get(index).copied().unwrap_or_default();
+        measured(search, control, rounds, floor, &place, checks);
     }
     for control in record.machine.iter().flat_map(|m| &m.controls) {
         let found = search.controls.iter().find(|c| c.name.as_ref() == Some(&control.name));

@@ -13,6 +13,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 pub const SEARCH_ROUNDS: usize = 2;
+/// With the further ones.
+pub const MOST_ROUNDS: usize = 4;
+/// The spread beyond which a measurement gets further rounds.
+pub const SPREAD: f64 = 0.05;
 pub const REPLAY_ROUNDS: usize = 14;
 pub const PATHS: [&str; 6] =
     ["incumbent", "challenger", "incumbent-again", "best", "plain-loops", "torch"];
@@ -254,14 +258,26 @@ impl Builder<'_> {
         let offset = (derive(&format!("{basis}/{id}/order")) % n as u64) as usize;
         let floor = floor(machine, case);
         let training = frozen.is_none();
-        let trials: Vec<Value> =
+        let mut trials: Vec<Value> =
             (0..n).map(|c| trial(case, &candidates[c], c, training, &floor)).collect();
-        let rounds: Vec<Value> = (0..SEARCH_ROUNDS)
-            .map(|k| {
-                let order = order_of_round(n, SEARCH_ROUNDS, offset, k);
-                json!({"order": order, "drift_ns": [1000, 1001], "state": measure::state()})
-            })
-            .collect();
+        let mut rounds = Vec::new();
+        for k in 0..MOST_ROUNDS {
+            let mut order = order_of_round(n, SEARCH_ROUNDS, offset, k);
+            if k >= SEARCH_ROUNDS {
+                order.retain(|c| measure::spread(&trials[*c]["rounds"]) > SPREAD);
+                if order.is_empty() {
+                    break;
+                }
+                for c in &order {
+                    let time = measure::true_us(case, &candidates[*c]);
+                    let more = samples(&format!("{id}/further/{c}/{k}"), time, 3);
+                    trials[*c]["rounds"].as_array_mut().unwrap().push(more);
+                    trials[*c]["label_us"] = label_of(&trials[*c]["rounds"]);
+                }
+            }
+            rounds
+                .push(json!({"order": order, "drift_ns": [1000, 1001], "state": measure::state()}));
+        }
         let mut best: Option<usize> = None;
         for c in order_of_round(n, SEARCH_ROUNDS, offset, 0) {
             let label = |c: usize| trials[c]["label_us"].as_f64().unwrap();

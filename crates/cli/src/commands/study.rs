@@ -330,7 +330,9 @@ impl From<StudyError> for CliError {
     fn from(error: StudyError) -> Self {
         match error {
             StudyError::Io { .. } => CliError::Io(error.to_string()),
-            StudyError::Changed { .. } => CliError::Check(error.to_string()),
+            StudyError::Changed { .. } | StudyError::Disturbed { .. } => {
+                CliError::Check(error.to_string())
+            }
             StudyError::Engine(error) => error.into(),
             other => CliError::usage(other),
         }

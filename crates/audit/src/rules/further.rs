@@ -1,0 +1,134 @@
+//! Further rounds of searches: exactly what spread too far was measured again, rounds of cases
+//! alternated, and training cases that stayed disturbed are recorded.
+
+use super::timing::Metric;
+use crate::math::{median, quantile};
+use crate::record::{Record, Search, Timing, Trial};
+use crate::verdict::{Checks, Rule};
+
+/// How close to the limit a spread may be on either side of it: it was compared in another order
+/// of operations.
+const ROUNDING: f64 = 1e-9;
+
+/// What a search has to hold.
+#[derive(Default, Debug)]
+pub struct Due {
+    /// Rounds of each trial.
+    pub trials: Vec<usize>,
+    /// Rounds of each control.
+    pub controls: Vec<usize>,
+    /// Further rounds that are due or there.
+    pub rounds: usize,
+}
+
+/// Interquartile range / median of the values of rounds.
+fn spread(rounds: &[Timing], metric: Metric) -> Option<f64> {
+    let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.value(r)).collect();
+    let values = values?;
+    Some((quantile(&values, 0.75)? - quantile(&values, 0.25)?) / median(&values)?)
+}
+
+/// Whether a measurement that had so many rounds had to be, or could have been, measured again.
+fn wide(trial: &Trial, rounds: usize, metric: Metric, limit: f64) -> (bool, bool) {
+    let timed = trial.valid() || trial.outcome == "refused";
+    let some = trial.rounds.get(..rounds).filter(|_| timed);
+    match some.and_then(|some| spread(some, metric)) {
+        Some(spread) => (spread > limit * (1.0 + ROUNDING), spread > limit * (1.0 - ROUNDING)),
+        // One that failed later may have been measured.
+        None => (false, !timed),
+    }
+}
+
+/// Checks the further rounds of a search. Returns how many rounds each measurement must have.
+pub fn check(search: &Search, place: &str, checks: &mut Checks) -> Due {
+    let planned = search.protocol.rounds;
+    let mut due = Due {
+        trials: vec![planned; search.trials.len()],
+        controls: vec![planned; search.controls.len()],
+        rounds: 0,
+    };
+    let metric = Metric::of_selection(&search.selection.metric);
+    let (Some(further), Some(metric)) = (&search.protocol.remeasure, metric) else { return due };
+    let most = further.rounds.min(100);
+    for round in planned..most {
+        let mut must = false;
+        let listed = search.rounds.get(round).map(|r| &r.order);
+        for (index, trial) in search.trials.iter().enumerate() {
+            let (needs, may) = wide(trial, due.trials[index], metric, further.spread);
+            must |= needs;
+            let measured = listed.is_some_and(|order| order.contains(&index));
+            checks.that(Rule::SearchFurther, if measured { may } else { !needs }, || {
+                let (was, limit) = (if measured { "was" } else { "wasn't" }, further.spread);
+                format!("{place} trial {index}: {was} measured in round {round}, limit {limit}")
+            });
+            due.trials[index] += usize::from(measured);
+        }
+        for (index, control) in search.controls.iter().enumerate() {
+            let (needs, may) = wide(control, due.controls[index], metric, further.spread);
+            must |= needs;
+            let has = control.rounds.len() > due.controls[index];
+            checks.that(Rule::SearchFurther, if has { may } else { !needs }, || {
+                let name = control.name.as_deref().unwrap_or("?");
+                format!("{place} control {name}: its round {round}")
+            });
+            due.controls[index] += usize::from(needs || (may && has));
+        }
+        if !must && listed.is_none() {
+            break;
+        }
+        due.rounds += 1;
+    }
+    due
+}
+
+/// Checks what concerns all searches of a record.
+pub fn check_all(record: &Record, checks: &mut Checks) {
+    let labels: Vec<&Search> = record.current_labels().collect();
+    alternate("search", &record.searches.iter().collect::<Vec<_>>(), checks);
+    alternate("labels", &labels, checks);
+    for search in &record.searches {
+        disturbed(record, search, checks);
+    }
+}
+
+/// Where rounds of cases alternate, no round begins before every case's round before it.
+fn alternate(folder: &str, searches: &[&Search], checks: &mut Checks) {
+    let together: Vec<&&Search> = searches.iter().filter(|s| s.protocol.interleaved).collect();
+    let most = together.iter().map(|s| s.rounds.len()).max().unwrap_or(0);
+    let begun = |round: usize| {
+        together.iter().filter_map(move |s| Some((s.rounds.get(round)?.begun()?, &s.case.id)))
+    };
+    for round in 1..most {
+        let (Some(last), Some(first)) = (begun(round - 1).max(), begun(round).min()) else {
+            continue;
+        };
+        checks.that(Rule::SearchAlternate, first.0 >= last.0, || {
+            format!(
+                "{folder}: round {round} of {} before round {} of {}",
+                first.1,
+                round - 1,
+                last.1
+            )
+        });
+    }
+}
+
+/// A training case whose candidates spread too far in the end is recorded before the freeze.
+fn disturbed(record: &Record, search: &Search, checks: &mut Checks) {
+    let metric = Metric::of_selection(&search.selection.metric);
+    let (Some(further), Some(metric)) = (&search.protocol.remeasure, metric) else { return };
+    let valid = search.trials.iter().filter(|t| t.valid());
+    let spreads: Vec<f64> = valid.filter_map(|t| spread(&t.rounds, metric)).collect();
+    let Some(typical) = median(&spreads) else { return };
+    let id = &search.case.id;
+    let stated = record.changed("spread", Some(id));
+    let holds = stated || typical <= further.spread * (1.0 + ROUNDING);
+    checks.that(Rule::SearchDisturbed, holds, || {
+        format!(
+            "search/{id}: the rounds of its candidates spread by {typical}, which no entry says"
+        )
+    });
+    if stated {
+        checks.note(Rule::SearchDisturbed, format!("{id} was disturbed: a spread of {typical:.3}"));
+    }
+}
