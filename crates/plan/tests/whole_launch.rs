@@ -44,8 +44,19 @@ fn inputs(
     shape: &[u64],
     threads: Option<u32>,
 ) -> Vec<(Mapping, Family, Inputs)> {
+    inputs_of(target, op, shape, threads, None)
+}
+
+/// With vectors of some numbers of lanes.
+fn inputs_of(
+    target: &Target,
+    op: &str,
+    shape: &[u64],
+    cpu_threads: Option<u32>,
+    threads: Option<Vec<u32>>,
+) -> Vec<(Mapping, Family, Inputs)> {
     let probe = Probe::default();
-    let options = SpaceOptions { cpu_threads: threads, ..SpaceOptions::default() };
+    let options = SpaceOptions { cpu_threads, threads, ..SpaceOptions::default() };
     ranked_on(target, op, shape, &probe, options);
     let seen = probe.0.into_inner().unwrap();
     for (mapping, family, inputs) in &seen {
@@ -98,13 +109,22 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert_eq!(family, Family::CpuRows);
     let (_, four) = find(&|m| base(m) && m.unroll == 4 && m.accumulators == 4);
     assert!(input(family, &four, "chain") < input(family, &one, "chain"));
-    let (_, narrow) = find(&|m| base(m) && m.unroll == 1 && m.accumulators == 1);
-    assert!(input(family, &narrow, "loop_trips") > input(family, &one, "loop_trips"));
     // Three operations join two maxima, one joins two sums: (4 − 1)·(3 + 1) a row, 32 rows.
     assert_eq!(input(family, &four, "combines"), 32.0 * 12.0);
-    assert_eq!((input(family, &one, "combines"), input(family, &one, "tails")), (0.0, 0.0));
+    assert_eq!(input(family, &one, "combines"), 0.0);
+    // Sixteen lanes take four steps: of a shuffle (4 cycles) and a maximum (5) or a sum (3).
+    assert_eq!(input(family, &one, "collectives"), 32.0 * 4.0 * (9.0 + 7.0));
+    // A maximum, a difference with its exponential, a sum of what is kept, a load and a store beside
+    // the division: each is counted once. Four loops have 64 trips of a twentieth of a cycle each.
+    let arithmetic = 32.0 * (256.0 * (1.5 + 5.5 + 0.5 + 1.0) + 0.05 * 4.0 * 64.0);
+    assert!(close(input(family, &one, "arithmetic"), arithmetic, 1e-12));
+    assert_eq!(input(family, &one, "wide_arithmetic"), input(family, &one, "arithmetic"));
+    // A divider takes half of 64 bytes at once.
+    assert_eq!(input(family, &one, "divisions"), 32.0 * 256.0 * 2.0);
+    let (_, narrow) = find(&|m| base(m) && m.unroll == 1 && m.accumulators == 1);
+    assert!(input(family, &narrow, "arithmetic") > input(family, &one, "arithmetic"));
     let (_, fused) = find(&|m| !m.cache && m.fuse && m.unroll == 4 && m.accumulators == 1);
-    assert!(input(family, &fused, "loop_trips") < input(family, &one, "loop_trips"));
+    assert!(input(family, &fused, "arithmetic") < input(family, &one, "arithmetic"));
     let (_, copied) = find(&|m| m.cache && !m.fuse && m.unroll == 4 && m.accumulators == 1);
     // One stripe of 4096/16 vectors a row, or two.
     assert_eq!(input(family, &one, "stripe_vectors"), 32.0 * 256.0);
@@ -123,9 +143,42 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert_eq!(input(family, &alone, "arithmetic"), 2.0 * input(family, &one, "arithmetic"));
     let single = inputs(&cpu(2), "softmax", &[64, 4096], Some(1));
     assert_eq!(threads(&single[0].2), (0.0, 0.0));
-    // A row that ends within a vector has a tail in each of its three loops.
+    // Vectors of half a register are taken whole everywhere, and fold in a step less.
+    let halves = inputs_of(&cpu(2), "softmax", &[64, 4096], Some(2), Some(vec![8]));
+    let same = |m: &Mapping| matches!(m, Mapping::Rows(m) if base(m) && m.unroll == 4 && m.accumulators == 1);
+    let (_, _, half) = halves.iter().find(|(m, ..)| same(m)).unwrap();
+    assert_eq!(input(family, half, "wide_arithmetic"), 0.0);
+    assert!(close(input(family, half, "arithmetic"), 2.0 * arithmetic, 1e-12));
+    assert_eq!(input(family, half, "divisions"), input(family, &one, "divisions"));
+    assert_eq!(input(family, half, "collectives"), 32.0 * 3.0 * (9.0 + 7.0));
+    // A row that ends within a vector has one more in each of its three loops.
+    let even = inputs(&cpu(2), "softmax", &[2, 4096], Some(1));
     let ragged = inputs(&cpu(2), "softmax", &[2, 4097], Some(1));
-    assert_eq!(input(family, &ragged[0].2, "tails"), 2.0 * 3.0);
+    let vectors = |i: &Inputs| input(family, i, "arithmetic");
+    let more = vectors(&ragged[0].2) - vectors(&even[0].2);
+    assert!(close(more, 2.0 * (1.5 + 5.5 + 0.5 + 1.0), 1e-9));
+}
+
+#[test]
+fn a_byte_from_memory_counts_as_three_of_the_last_level() {
+    let target = cpu(1);
+    let facts = target.cpu_facts().unwrap();
+    let far = |rows: u64| {
+        let seen = inputs(&target, "softmax", &[rows, 1024], Some(1));
+        input(Family::CpuRows, &seen[0].2, "far_bytes")
+    };
+    // 8 bytes an element; half a second level holds everything.
+    assert_eq!(far(facts.l2_bytes / 2 / 8192), 0.0);
+    // A set of four times the last level: a quarter of its bytes, less the second level, come from
+    // there, the others from memory.
+    let rows = 4 * facts.l3_bytes / 8192;
+    let (set, l2, l3) = (
+        4.0 * facts.l3_bytes as f64,
+        0.9 * facts.l2_bytes as f64 / (4.0 * facts.l3_bytes as f64),
+        0.9 * facts.l3_bytes as f64 / (4.0 * facts.l3_bytes as f64),
+    );
+    let expected = set * ((l3 - l2) + 3.0 * (1.0 - l3));
+    assert!((far(rows) / expected - 1.0).abs() < 1e-12, "{} {expected}", far(rows));
 }
 
 #[test]

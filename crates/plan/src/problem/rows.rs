@@ -82,6 +82,9 @@ pub struct DomainNumbers {
     pub scalars: u64,
     /// Operations per element.
     pub mix: OpMix,
+    /// What it folds or stores is a tile that an earlier domain kept or an input as it is: nothing
+    /// is computed per element, whatever `mix` counts for the kept tile.
+    pub reads_its_root: bool,
     /// The reduction reads the tile that the domain before it fills.
     pub follows_its_tile: bool,
 }
@@ -172,6 +175,7 @@ impl VariantNumbers {
                 DomainKind::Reduce(_) | DomainKind::Store(_) => None,
             };
             domains.push(DomainNumbers {
+                reads_its_root: root.is_some_and(|root| leaves.contains(&root)),
                 follows_its_tile: matches!(domain.kind, DomainKind::Reduce(_))
                     && filled.is_some_and(|tile| domain.stripes.contains(&tile)),
                 kind: domain.kind.clone(),

@@ -20,47 +20,65 @@ use crate::target::CpuFacts;
 pub(super) const INPUTS: [&str; 12] = [
     "launch",
     "other_threads",
-    "loop_trips",
     "arithmetic",
+    "wide_arithmetic",
+    "divisions",
     "chain",
-    "tails",
     "combines",
+    "collectives",
     "stripe_vectors",
     "moved_lines",
     "l2_bytes",
-    "l3_bytes",
-    "memory_bytes",
+    "far_bytes",
 ];
 
 pub(super) const TERMS: [TermInfo; 12] = [
     term("launch", false, "a launch"),
     term("other_threads", false, "a thread that has to be woken"),
-    term("loop_trips", false, "a trip of a column loop"),
-    term("arithmetic", false, "a cycle of vector arithmetic, loads and stores at full rate"),
+    term(
+        "arithmetic",
+        false,
+        "a cycle of vector arithmetic, loads and stores at full rate, divisions apart",
+    ),
+    term("wide_arithmetic", false, "a cycle of arithmetic in vectors of 64 bytes"),
+    term("divisions", false, "a division of 32 bytes, which is as much as a divider takes at once"),
     term("chain", false, "a cycle that a reduction's chain, or a stripe's end, is waited for"),
-    term("tails", false, "a partial vector of a loop"),
     term("combines", false, "an operation that joins two partial accumulators"),
+    term("collectives", false, "a cycle of latency in folding the lanes of a reduction"),
     term("stripe_vectors", false, "a vector that is written to a stripe"),
     term("moved_lines", false, "a cache line of rows that pass from core to core"),
     term("l2_bytes", false, "a byte from the second-level cache"),
-    term("l3_bytes", false, "a byte from the last-level cache"),
-    term("memory_bytes", false, "a byte from memory"),
+    term("far_bytes", false, "a byte from the last-level cache; one from memory counts as three"),
 ];
 
-/// Cycles in which a core starts one vector operation, with two vector units: measured on a Zen 5
-/// core, rounded.
+/// Bytes of a vector that cores with units of half its width take in two halves.
+const WIDE: u64 = 64;
+/// Bytes from the last-level cache in the time of one from memory: 2.0 in the roofline of a Zen 5
+/// machine, 4.6 in that of a Zen 4 machine. No training shape is so large that a fit could tell.
+const MEMORY: f64 = 3.0;
+/// Bytes that a divider takes at once.
+const DIVIDER: f64 = 32.0;
+/// Latency in cycles of moving half of a vector's lanes under the other half.
+const SHUFFLE: f64 = 4.0;
+
+/// Cycles in which a core starts one vector operation, with two vector units: measured on Zen 4
+/// and Zen 5 cores, rounded.
 fn map_cycles(op: MapOp) -> f64 {
     match op {
-        MapOp::Exp => 12.0,
-        MapOp::Log => 14.0,
-        MapOp::Tanh | MapOp::Erf | MapOp::Mod => 20.0,
+        MapOp::Exp => 5.0,
+        MapOp::Log => 6.0,
+        MapOp::Tanh | MapOp::Erf | MapOp::Mod => 8.5,
         MapOp::Sqrt => 6.0,
-        MapOp::Div => 4.5,
+        // Counted by themselves ([`DIVIDE`]).
+        MapOp::Div => 0.0,
         // A maximum that keeps NaN needs a comparison and a blend beside it.
         MapOp::Max | MapOp::Min => 1.5,
         _ => 0.5,
     }
 }
+
+/// Cycles of a division, where it passes the time of something else.
+const DIVIDE: f64 = 4.5;
 
 fn mix_cycles(mix: &OpMix) -> f64 {
     let maps = mix.maps.iter().fold(0.0, |sum, (op, n)| sum + map_cycles(*op) * *n as f64);
@@ -75,16 +93,19 @@ struct Fold {
     operations: f64,
 }
 
-fn fold(reduction: Option<&ReductionNumbers>, mix: &OpMix) -> Fold {
+/// Latency of an addition in cycles.
+const ADD_LATENCY: f64 = 3.0;
+
+fn fold(reduction: Option<&ReductionNumbers>, domain: &DomainNumbers) -> Fold {
     match reduction.map(|r| r.fold) {
         Some(ReduceOp::Max | ReduceOp::Min) => {
             Fold { cycles: map_cycles(MapOp::Max), latency: 5.0, operations: 3.0 }
         }
         // A sum of products takes the product with the addition.
-        _ if mix.maps.contains_key(&MapOp::Mul) => {
+        _ if !domain.reads_its_root && domain.mix.maps.contains_key(&MapOp::Mul) => {
             Fold { cycles: 0.0, latency: 4.0, operations: 1.0 }
         }
-        _ => Fold { cycles: map_cycles(MapOp::Add), latency: 3.0, operations: 1.0 },
+        _ => Fold { cycles: map_cycles(MapOp::Add), latency: ADD_LATENCY, operations: 1.0 },
     }
 }
 
@@ -98,41 +119,49 @@ const MASKED_LATER: f64 = 0.5;
 #[derive(Default)]
 struct Loop {
     cycles: f64,
+    divisions: f64,
     loads: f64,
     stores: f64,
     latency: f64,
     /// Operations of a fold, over all reductions of the loop.
     operations: f64,
+    /// Latency of a step of folding lanes, over all reductions of the loop.
+    step: f64,
     reduces: bool,
     writes_stripe: bool,
     reads_stripe: bool,
 }
 
 impl Loop {
-    /// Cycles of a vector at full rate: two loads and one store a cycle beside the arithmetic.
-    fn rate(&self) -> f64 {
+    /// Cycles of a vector at full rate, divisions apart: two loads and one store a cycle beside the
+    /// arithmetic.
+    fn work(&self) -> f64 {
         self.cycles.max(self.loads / 2.0).max(self.stores)
+    }
+
+    /// The same with divisions.
+    fn rate(&self) -> f64 {
+        (self.cycles + DIVIDE * self.divisions).max(self.work())
     }
 }
 
+/// Cycles of a trip of a loop: what the arithmetic beside it doesn't hide.
+const TRIP: f64 = 0.05;
+
 /// Trips of a loop over `n` chunks of which `copies` stand in one trip: what is left over is
-/// another loop, unless it is a single chunk.
+/// another loop. Few chunks stand without a loop, and run no faster than one by one.
 fn trips(n: f64, copies: f64) -> f64 {
-    if n <= copies {
-        return 0.0;
-    }
-    let (whole, rest) = ((n / copies).floor(), n % copies);
-    whole + if rest > 1.0 { rest } else { 0.0 }
+    if n <= copies { n } else { (n / copies).floor() + n % copies }
 }
 
 /// Sums over the loops of one row.
 #[derive(Default)]
 struct Row {
-    trips: f64,
     arithmetic: f64,
+    divisions: f64,
     chain: f64,
-    tails: f64,
     combines: f64,
+    collectives: f64,
 }
 
 impl Row {
@@ -140,9 +169,10 @@ impl Row {
         let lanes = u64::from(m.lanes.max(1));
         let (full, partial) = ((columns / lanes) as f64, !columns.is_multiple_of(lanes));
         let (unroll, accumulators) = (f64::from(m.unroll.max(1)), f64::from(m.accumulators.max(1)));
+        let vectors = full + f64::from(u8::from(partial));
         let rate = each.rate();
-        self.arithmetic += rate * (full + f64::from(u8::from(partial)));
-        self.tails += f64::from(u8::from(partial));
+        self.arithmetic += each.work() * vectors;
+        self.divisions += each.divisions * vectors;
         if partial && before.is_some_and(|b| b.writes_stripe) && each.reads_stripe {
             let folds = before.is_some_and(|b| b.reduces);
             let wait = MASKED * if folds { MASKED_LATER } else { 1.0 };
@@ -150,15 +180,18 @@ impl Row {
             self.chain += (wait - full * rate).max(0.0);
         }
         if !each.reduces {
-            self.trips += trips(full, unroll);
+            self.arithmetic += TRIP * trips(full, unroll);
             return;
         }
         let steps = if m.accumulators > 1 { (full / accumulators).floor() } else { 0.0 };
         let rest = full - steps * accumulators;
-        self.trips += trips(steps, (unroll / accumulators).floor().max(1.0)) + trips(rest, unroll);
+        let copies = (unroll / accumulators).floor().max(1.0);
+        self.arithmetic += TRIP * (trips(steps, copies) + trips(rest, unroll));
         self.chain += steps * accumulators * (each.latency / accumulators - rate).max(0.0)
             + rest * (each.latency - rate).max(0.0);
         self.combines += (accumulators - 1.0) * each.operations;
+        // Lanes are a power of two: each step folds one half onto the other.
+        self.collectives += f64::from(m.lanes.max(1).ilog2()) * each.step;
     }
 }
 
@@ -198,13 +231,18 @@ fn loops(problem: &RowProblem, m: &RowMapping) -> (Vec<Loop>, Bytes) {
         each.writes_stripe |= domain.stripe_write_bytes > 0;
         each.stores += f64::from(u8::from(domain.store_bytes > 0))
             + domain.stripe_write_bytes as f64 / element;
-        each.cycles += mix_cycles(&domain.mix);
+        if !domain.reads_its_root {
+            each.cycles += mix_cycles(&domain.mix);
+            each.divisions += domain.mix.maps.get(&MapOp::Div).copied().unwrap_or(0) as f64;
+        }
         if domain.is_reduction() {
-            let fold = fold(reductions.next(), &domain.mix);
+            let fold = fold(reductions.next(), domain);
             each.reduces = true;
             each.cycles += fold.cycles;
             each.latency = each.latency.max(fold.latency);
             each.operations += fold.operations;
+            // Lanes are folded without products.
+            each.step += SHUFFLE + if fold.operations > 1.0 { fold.latency } else { ADD_LATENCY };
         }
     }
     (out, bytes)
@@ -263,20 +301,23 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let near = levels(cpu, rows * columns * bytes.again, row_set);
     // A thread takes several groups, some of which another thread had in the launch before.
     let moved = if threads > 1 && counts.groups > threads { own * columns / 64.0 } else { 0.0 };
-    let stripes = variant.slot_bytes as f64 / problem.compute.bytes().max(1) as f64;
+    let element = problem.compute.bytes().max(1);
+    let stripes = variant.slot_bytes as f64 / element as f64;
+    let vector_bytes = u64::from(mapping.lanes) * element;
+    let wide = vector_bytes >= WIDE;
     Ok(padded(&[
         1.0,
         threads as f64 - 1.0,
-        rows * row.trips,
         rows * row.arithmetic,
+        if wide { rows * row.arithmetic } else { 0.0 },
+        rows * row.divisions * (vector_bytes as f64 / DIVIDER).max(1.0),
         rows * row.chain,
-        rows * row.tails,
         rows * row.combines,
+        rows * row.collectives,
         rows * stripes * (columns / f64::from(mapping.lanes.max(1))).ceil(),
         rows * moved,
         far[0] + near[0],
-        far[1] + near[1],
-        far[2] + near[2],
+        far[1] + near[1] + MEMORY * (far[2] + near[2]),
     ]))
 }
 
@@ -286,15 +327,10 @@ mod tests {
 
     #[test]
     fn what_is_left_of_an_unrolled_loop_is_another_loop() {
-        // (chunks, copies, trips): few stand without a loop, a single one too.
-        for (n, copies, expected) in [
-            (0.0, 4.0, 0.0),
-            (4.0, 4.0, 0.0),
-            (5.0, 4.0, 1.0),
-            (6.0, 4.0, 3.0),
-            (8.0, 4.0, 2.0),
-            (9.0, 1.0, 9.0),
-        ] {
+        // (chunks, copies, trips): few stand without a loop, as dear as one by one.
+        for (n, copies, expected) in
+            [(0.0, 4.0, 0.0), (4.0, 4.0, 4.0), (5.0, 4.0, 2.0), (6.0, 4.0, 3.0), (9.0, 1.0, 9.0)]
+        {
             assert_eq!(trips(n, copies), expected, "{n} by {copies}");
         }
     }
