@@ -4,6 +4,7 @@
 
 pub mod ablate;
 pub mod adhoc;
+mod assembly;
 pub mod bench;
 pub mod calibration;
 pub mod canonical;

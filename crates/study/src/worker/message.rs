@@ -48,7 +48,7 @@ pub enum Request {
         space: Space,
         /// Seed of the inputs.
         seed: u64,
-        /// Copies of the tensors.
+        /// Copies of the tensors; with none the case can be compiled, not run.
         sets: usize,
     },
     /// Take the tensors of a case from files (controls).

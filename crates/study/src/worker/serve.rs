@@ -260,9 +260,12 @@ fn tensors(
     let inputs = |data: DataKind| -> Result<Vec<Tensor>, StudyError> {
         subject.inputs_data(data.data(), seed)?.into_iter().map(place).collect()
     };
+    if copies == 0 {
+        return Ok((Vec::new(), Vec::new()));
+    }
     let dyadic = inputs(DataKind::Dyadic)?;
     let mut sets = Vec::new();
-    for _ in 0..copies.max(1) {
+    for _ in 0..copies {
         let mut outputs = subject.outputs()?;
         let (Some(output), true) = (outputs.pop(), outputs.is_empty()) else {
             return Err(StudyError::Case {
