@@ -55,8 +55,7 @@ impl Assemblers {
                 continue;
             }
             // Without tensors: nothing runs there.
-            let open =
-                Request::Open { case: case.clone(), space: space.clone(), seed: 0, sets: 0 };
+            let open = Request::Open { case: case.clone(), space: space.clone(), seed: 0, sets: 0 };
             let share: Vec<[usize; 2]> = slots.iter().skip(at).step_by(count).copied().collect();
             if process.send(&open).is_ok() {
                 busy.push((process, share));
