@@ -52,12 +52,26 @@ pub fn facts(isa: CpuIsa) -> CpuFacts {
     let caches = caches();
     let modest = CpuFacts::modest(isa, cores() as u32);
     let known = |bytes: u64, otherwise: u64| if bytes > 0 { bytes } else { otherwise };
+    let halves = isa == CpuIsa::Avx512 && takes_halves();
     CpuFacts {
         name: name(),
+        fma_per_cycle: if halves { 1 } else { modest.fma_per_cycle },
         l1_bytes: known(caches.l1, modest.l1_bytes),
         l2_bytes: known(caches.l2, modest.l2_bytes),
         l3_bytes: if caches.l2 > 0 { caches.l3 } else { modest.l3_bytes },
         ..modest
+    }
+}
+
+/// Whether the vector units are half as wide as the registers of AVX-512.
+fn takes_halves() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    {
+        cpuid::units_of_32_bytes()
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        false
     }
 }
 
@@ -150,6 +164,17 @@ mod cpuid {
         String::from_utf8_lossy(&bytes).split_whitespace().collect::<Vec<_>>().join(" ")
     }
 
+    /// AMD processors tell how wide their units are: 32 bytes (bit 2) or 64 (bit 3). Others don't
+    /// have the leaf, and units as wide as their registers.
+    pub fn units_of_32_bytes() -> bool {
+        const UNITS: u32 = 0x8000_001a;
+        if __cpuid(0x8000_0000).eax < UNITS {
+            return false;
+        }
+        let widths = __cpuid(UNITS).eax;
+        widths & 1 << 2 != 0 && widths & 1 << 3 == 0
+    }
+
     pub fn caches() -> Caches {
         for leaf in LEAVES {
             let most = __cpuid(leaf & 0x8000_0000).eax;
@@ -208,6 +233,7 @@ mod tests {
         let facts = facts(isa);
         assert_eq!(facts.isa, isa);
         assert!(facts.cores >= 1 && facts.l1_bytes > 0 && facts.l2_bytes >= facts.l1_bytes);
+        assert!((1..=2).contains(&facts.fma_per_cycle));
         assert!(!facts.name.is_empty());
     }
 }

@@ -123,6 +123,12 @@ impl CpuFacts {
         }
     }
 
+    /// Whether the core takes full vectors in two halves: units, loads and stores are half as wide
+    /// as its registers.
+    pub fn takes_halves(&self) -> bool {
+        self.isa == CpuIsa::Avx512 && self.fma_per_cycle < 2
+    }
+
     /// Bytes of a vector register.
     pub fn vector_bytes(&self) -> u64 {
         self.isa.vector_bytes()

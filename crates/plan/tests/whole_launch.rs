@@ -159,6 +159,32 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert!(close(more, 2.0 * (1.5 + 5.5 + 0.5 + 1.0), 1e-9));
 }
 
+/// A core that takes a full vector in halves has twice the time for what it waits for, and starts
+/// half as many products.
+#[test]
+fn vectors_taken_in_halves_hide_more_of_a_chain() {
+    let halves = Target::cpu(CpuFacts { fma_per_cycle: 1, ..CpuFacts::modest(CpuIsa::Avx512, 1) });
+    let plain = |m: &Mapping| {
+        matches!(m, Mapping::Rows(m)
+            if !m.cache && !m.fuse && m.pack == 1 && m.unroll == 4 && m.accumulators == 1)
+    };
+    let chain = |target: &Target, lanes: u32| {
+        let seen = inputs_of(target, "softmax", &[1, 4096], Some(1), Some(vec![lanes]));
+        let (.., inputs) = seen.iter().find(|(m, ..)| plain(m)).unwrap();
+        input(Family::CpuRows, inputs, "chain")
+    };
+    // A maximum every 5 cycles and a sum every 3, less 1.5 and 0.5 of arithmetic, or twice that.
+    assert_eq!(chain(&cpu(1), 16), 256.0 * (3.5 + 2.5));
+    assert_eq!(chain(&halves, 16), 256.0 * (2.0 + 2.0));
+    assert_eq!(chain(&halves, 8), chain(&cpu(1), 8));
+    let products = |target: &Target| {
+        let seen = inputs(target, "gemm", &[512, 512, 512], Some(1));
+        seen.iter().map(|(_, f, i)| input(*f, i, "products")).collect::<Vec<_>>()
+    };
+    let double: Vec<f64> = products(&cpu(1)).iter().map(|p| 2.0 * p).collect();
+    assert_eq!(products(&halves), double);
+}
+
 #[test]
 fn a_byte_from_memory_counts_as_three_of_the_last_level() {
     let target = cpu(1);

@@ -111,7 +111,8 @@ impl<'a> Model<'a> {
     /// first level, or else from beyond.
     fn stall(&self, rows: f64, vectors: f64, near: bool) -> f64 {
         let products = rows * vectors / f64::from(self.cpu.fma_per_cycle.max(1));
-        let ports = products.max(self.loads(rows, vectors) / 2.0).max(LATENCY);
+        let loaded = if self.cpu.takes_halves() { 1.0 } else { 2.0 };
+        let ports = products.max(self.loads(rows, vectors) / loaded).max(LATENCY);
         let bytes = vectors * f64::from(self.mapping.lanes) * self.element(self.mapping.pack_b);
         let waits = if near { 0.0 } else { bytes / L2_BYTES_PER_CYCLE };
         ports.max(waits) - products

@@ -165,7 +165,15 @@ struct Row {
 }
 
 impl Row {
-    fn add(&mut self, before: Option<&Loop>, each: &Loop, columns: u64, m: &RowMapping) {
+    /// Adds a loop over so many columns; `pace` is what a vector takes longer than a core of full
+    /// width would need.
+    fn add(
+        &mut self,
+        before: Option<&Loop>,
+        each: &Loop,
+        (columns, pace): (u64, f64),
+        m: &RowMapping,
+    ) {
         let lanes = u64::from(m.lanes.max(1));
         let (full, partial) = ((columns / lanes) as f64, !columns.is_multiple_of(lanes));
         let (unroll, accumulators) = (f64::from(m.unroll.max(1)), f64::from(m.accumulators.max(1)));
@@ -187,8 +195,8 @@ impl Row {
         let rest = full - steps * accumulators;
         let copies = (unroll / accumulators).floor().max(1.0);
         self.arithmetic += TRIP * (trips(steps, copies) + trips(rest, unroll));
-        self.chain += steps * accumulators * (each.latency / accumulators - rate).max(0.0)
-            + rest * (each.latency - rate).max(0.0);
+        self.chain += steps * accumulators * (each.latency / accumulators - pace * rate).max(0.0)
+            + rest * (each.latency - pace * rate).max(0.0);
         self.combines += (accumulators - 1.0) * each.operations;
         // Lanes are a power of two: each step folds one half onto the other.
         self.collectives += f64::from(m.lanes.max(1).ilog2()) * each.step;
@@ -288,10 +296,14 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let rows = rows as f64;
     let (own, shared) = footprint(&variant.domains);
     let (loops, bytes) = loops(problem, mapping);
+    let element = problem.compute.bytes().max(1);
+    let vector_bytes = u64::from(mapping.lanes) * element;
+    let wide = vector_bytes >= WIDE;
+    let pace = if wide && cpu.takes_halves() { 2.0 } else { 1.0 };
     let mut row = Row::default();
     for (i, each) in loops.iter().enumerate() {
         let before = i.checked_sub(1).and_then(|b| loops.get(b));
-        row.add(before, each, problem.columns, mapping);
+        row.add(before, each, (problem.columns, pace), mapping);
     }
     // What a thread touches before it comes back to a row in the next launch, and to a column
     // within a row.
@@ -301,10 +313,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let near = levels(cpu, rows * columns * bytes.again, row_set);
     // A thread takes several groups, some of which another thread had in the launch before.
     let moved = if threads > 1 && counts.groups > threads { own * columns / 64.0 } else { 0.0 };
-    let element = problem.compute.bytes().max(1);
     let stripes = variant.slot_bytes as f64 / element as f64;
-    let vector_bytes = u64::from(mapping.lanes) * element;
-    let wide = vector_bytes >= WIDE;
     Ok(padded(&[
         1.0,
         threads as f64 - 1.0,
