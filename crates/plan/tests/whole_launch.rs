@@ -207,6 +207,34 @@ fn a_byte_from_memory_counts_as_three_of_the_last_level() {
     assert!((far(rows) / expected - 1.0).abs() < 1e-12, "{} {expected}", far(rows));
 }
 
+/// Rows of 513 floats start anywhere in a line: 15 of 16 loads of B cross one, unless B is packed.
+#[test]
+fn loads_that_cross_a_line_count_twice() {
+    let loads = |columns: u64| {
+        let seen = inputs(&cpu(1), "gemm", &[512, columns, 512], Some(1));
+        let plain = seen.into_iter().filter_map(|(m, f, i)| match m {
+            Mapping::CpuMatrix(m) if !m.pack_a && m.tile == [8, 3] => {
+                Some((m.pack_b, input(f, &i, "loads")))
+            }
+            _ => None,
+        });
+        plain.collect::<Vec<_>>()
+    };
+    let least = |columns: u64, packed: bool| {
+        let own = loads(columns).into_iter().filter(|l| l.0 == packed).map(|l| l.1);
+        own.fold(f64::INFINITY, f64::min)
+    };
+    // 480 columns are ten tiles of three vectors and 64 strips of eight rows; a load of A for each
+    // row and one of B for each vector.
+    let tiles = 512.0 * 64.0 * 10.0;
+    assert_eq!(least(480, false), tiles * (8.0 + 3.0));
+    // 481 columns: a narrow tile more, and B from lines that don't begin with its rows.
+    let (crossed, whole) = (3.0 * (1.0 + 15.0 / 16.0), 1.0 + 15.0 / 16.0);
+    let narrow = 512.0 * 64.0;
+    assert_eq!(least(481, false), tiles * (8.0 + crossed) + narrow * (8.0 + whole));
+    assert_eq!(least(481, true), tiles * (8.0 + 3.0) + narrow * (8.0 + 1.0));
+}
+
 #[test]
 fn cpu_products_show_what_a_mapping_changes() {
     let seen = inputs(&cpu(2), "gemm", &[512, 512, 512], Some(1));

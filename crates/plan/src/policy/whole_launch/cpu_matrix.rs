@@ -74,6 +74,8 @@ struct Model<'a> {
     counts: &'a CpuMatrixCounts,
     /// Bytes that a thread touches in a launch.
     footprint: f64,
+    /// Share of the loads of B that cross a cache line, and take the time of two.
+    split: f64,
 }
 
 impl<'a> Model<'a> {
@@ -91,7 +93,7 @@ impl<'a> Model<'a> {
             if row_groups >= threads { [1.0 / threads, 1.0] } else { [1.0, 1.0 / threads] };
         let operands = (m * k * rows + k * n * columns) * problem.operand.bytes() as f64;
         let footprint = operands + m * n / threads * problem.output.bytes() as f64;
-        Model { problem, cpu, mapping, counts, footprint }
+        Model { problem, cpu, mapping, counts, footprint, split: split(problem, mapping) }
     }
 
     /// The share of a working set beyond the second level.
@@ -118,11 +120,12 @@ impl<'a> Model<'a> {
         ports.max(waits) - products
     }
 
-    /// Loads for one K element of a tile. Widening 16-bit elements takes an instruction each.
+    /// Loads for one K element of a tile. Widening 16-bit elements takes an instruction each, and
+    /// what crosses a line is loaded twice.
     fn loads(&self, rows: f64, vectors: f64) -> f64 {
         let narrow = self.problem.operand != self.problem.accumulator;
         let times = |packed: bool| if narrow && !packed { 2.0 } else { 1.0 };
-        rows * times(self.mapping.pack_a) + vectors * times(self.mapping.pack_b)
+        rows * times(self.mapping.pack_a) + vectors * (times(self.mapping.pack_b) + self.split)
     }
 
     /// Bytes of an element of an operand where it is read.
@@ -271,6 +274,22 @@ impl<'a> Model<'a> {
         }
         busiest(&groups, threads)
     }
+}
+
+/// Share of the loads of B that cross a cache line: rows follow each other without padding, so that
+/// their starts come in steps of the largest power of two in the pitch, up to a line.
+fn split(problem: &MatrixProblem, mapping: &CpuMatrixMapping) -> f64 {
+    const LINE: u64 = 64;
+    let bytes = problem.operand.bytes();
+    let pitch = problem.size[1].saturating_mul(bytes);
+    if mapping.pack_b || problem.transposed[1] || pitch == 0 {
+        return 0.0;
+    }
+    let step = 1u64 << pitch.trailing_zeros().min(LINE.trailing_zeros());
+    // Of the starts within a line one in LINE/step is the line's; a shorter vector crosses its end
+    // less often.
+    let vector = u64::from(mapping.lanes).saturating_mul(bytes).min(LINE);
+    (1.0 - step as f64 / LINE as f64) * vector as f64 / LINE as f64
 }
 
 /// What the busiest of some threads has when groups are dealt out, the dearest first, each to the
