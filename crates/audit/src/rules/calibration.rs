@@ -16,9 +16,11 @@ const OPTIMAL: f64 = 1e-6;
 /// Figures of folds agree within this: they come from two solutions of one minimisation.
 const REFIT: f64 = 1e-6;
 
-/// A pick that is slower than the incumbent by no more than this counts as a tie, and a smaller
-/// predicted gain as none.
+/// A pick that is slower than the incumbent by no more than this counts as a tie.
 const TIE: f64 = 0.02;
+
+/// A smaller predicted gain counts as none.
+const GAIN: f64 = 0.01;
 
 /// Share of the accepted training cases that may have lost.
 const LOST: f64 = 0.05;
@@ -368,14 +370,14 @@ fn derived_confidence(
     })
 }
 
-/// The least of 1 + [`TIE`] and the larger predicted gains at which at most a share of [`LOST`] of
+/// The least of 1 + [`GAIN`] and the larger predicted gains at which at most a share of [`LOST`] of
 /// the cases that gain more by prediction lost by more than [`TIE`].
 fn guard_margin(gains: &[(f64, f64)]) -> Option<f64> {
-    let least = 1.0 + TIE;
+    let least = 1.0 + GAIN;
     let margins = gains.iter().map(|g| g.0).filter(|m| *m > least).chain([least]);
     let holds = |margin: &f64| {
         let accepted: Vec<f64> = gains.iter().filter(|g| g.0 > *margin).map(|g| g.1).collect();
-        let lost = accepted.iter().filter(|measured| **measured * least < 1.0).count();
+        let lost = accepted.iter().filter(|measured| **measured * (1.0 + TIE) < 1.0).count();
         lost as f64 <= LOST * accepted.len() as f64
     };
     margins.filter(holds).min_by(f64::total_cmp)

@@ -211,8 +211,8 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
             (held[*i] / held[p], rows[*i].label / rows[p].label)
         })
         .collect();
-    // The first margin of 1.02 and up that accepts at most one loser in twenty.
-    let mut margins: Vec<f64> = gains.iter().map(|g| g.0.max(1.02)).chain([1.02]).collect();
+    // The first margin of 1.01 and up that accepts at most one loser in twenty.
+    let mut margins: Vec<f64> = gains.iter().map(|g| g.0.max(1.01)).chain([1.01]).collect();
     margins.sort_by(f64::total_cmp);
     let margin = *margins
         .iter()
