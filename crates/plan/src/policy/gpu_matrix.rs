@@ -1,12 +1,9 @@
-//! Closed-form counts of register-tile products on GPUs, and a first estimate of their time.
-//!
-//! The estimate prices what a core issues per step, what its shared memory and its share of the
-//! second-level cache deliver, and the latency of a step that too few subgroups hide; then it
-//! deals the groups out to the cores. Prices are those of compute capability 9.0, rounded; they
-//! order candidates and promise no time.
+//! Closed-form counts of register-tile products on GPUs.
 
 use std::collections::BTreeMap;
 
+use super::gpu::{PRODUCTS, price};
+use super::whole_launch::register_matrix;
 use crate::mapping::GpuMatrixMapping;
 use crate::problem::MatrixProblem;
 use crate::target::GpuFacts;
@@ -108,86 +105,9 @@ pub fn resident(gpu: &GpuFacts, mapping: &GpuMatrixMapping) -> u32 {
 /// Shared memory that the system takes of every group.
 pub(crate) const RESERVED_BYTES: u64 = 1024;
 
-/// Clock in cycles per microsecond.
-const CLOCK: f64 = 1755.0;
-/// Instructions of a step beside products and shared reads: per subgroup, and per copy.
-const STEP_ISSUE: f64 = 60.0;
-const UNROLLED_ISSUE: f64 = 12.0;
-const COPY_ISSUE: f64 = 3.0;
-/// Cycles of shared memory per read of up to 16 bytes by a subgroup.
-const READ: f64 = 2.0;
-/// Cycles from a shared read to its use; of a barrier with the wait before it.
-const READ_LATENCY: f64 = 30.0;
-const BARRIER: f64 = 60.0;
-/// Cycles from a copy to its arrival, with others in flight.
-const ARRIVAL: f64 = 900.0;
-/// Bytes per cycle that one core gets from the second-level cache; bytes per microsecond of
-/// memory.
-const L2: f64 = 40.0;
-const MEMORY: f64 = 4.2e6;
-/// Cycles until the first step has arrived, and of an output that is stored.
-const START: f64 = 1300.0;
-const END: f64 = 500.0;
-/// Microseconds of a launch, and of a second one.
-const LAUNCH: f64 = 1.0;
-const SECOND: f64 = 1.4;
-
-/// Estimated microseconds of a launch.
+/// Estimated microseconds of a launch, as the policy `gpu` prices it.
 pub fn estimate(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -> f64 {
-    let [rows, columns, depth] = problem.size.map(|s| s.max(1) as f64);
-    let [bm, bn] = m.block().map(|b| b as f64);
-    let slices = f64::from(m.slices);
-    let groups = problem.batch as f64 * (rows / bm).ceil() * (columns / bn).ceil() * slices;
-    let cores = f64::from(gpu.cores.max(1));
-    let held = f64::from(m.resident.max(1)).min((groups / cores).ceil());
-    let subgroups = m.threads() as f64 / 32.0;
-    let trips = f64::from(m.depth / m.warps[2].max(1));
-    let steps = (depth / (slices * f64::from(m.depth))).ceil();
-    let [tm, tn] = m.tile.map(f64::from);
-    let reads = trips * ((tm / 4.0).ceil() + (tn / 4.0).ceil());
-    let elements = (bm + bn) * f64::from(m.depth);
-    let copies: f64 = [0, 1]
-        .map(|i| {
-            let (rows, _) = stage(m, problem.transposed, i);
-            (rows * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i]) * subgroups)
-        })
-        .iter()
-        .sum();
-    let step_issue = if m.unroll > 1 { UNROLLED_ISSUE } else { STEP_ISSUE };
-    let copy_issue = if m.unroll > 1 { 1.0 } else { COPY_ISSUE };
-    let issued = trips * tm * tn + reads + step_issue + copy_issue * copies;
-    // Four schedulers share the subgroups of all groups.
-    let issue = issued * (held * subgroups / 4.0).max(1.0);
-    let shared = held * subgroups * reads * READ;
-    let cache = held * elements * 4.0 / L2;
-    let chain = trips * (tm * tn).max(READ_LATENCY) + BARRIER;
-    // A step's copies start this many steps before it is read.
-    let arrival = ARRIVAL / f64::from(m.stages.saturating_sub(1).max(1)).min(steps);
-    let step = issue.max(shared).max(cache).max(chain).max(arrival);
-    let sets = f64::from(m.warps[2]);
-    let meeting = if m.warps[2] > 1 { 100.0 + bm * bn * sets * held / 64.0 } else { 0.0 };
-    let output = END + held * bm * bn * 4.0 / L2;
-    let turn = steps * step + meeting + output;
-    // Whole rounds of full cores, and a last one with what is left.
-    let rounds = groups / (cores * held);
-    let last = rounds.fract();
-    let tail = if last == 0.0 {
-        0.0
-    } else {
-        let left = (last * held).ceil() / held;
-        (chain / step).max(left)
-    };
-    let busy = (START + (rounds.floor() + tail) * turn) / CLOCK;
-    let bytes = 4.0
-        * problem.batch as f64
-        * (rows * depth + columns * depth + rows * columns * if m.slices > 1 { 0.0 } else { 1.0 });
-    let memory = bytes / MEMORY + START / CLOCK;
-    let combine = if m.slices > 1 {
-        SECOND + rows * columns * 4.0 * problem.batch as f64 * (slices + 1.0) / MEMORY
-    } else {
-        0.0
-    };
-    LAUNCH + busy.max(memory) + combine
+    price(&PRODUCTS, &register_matrix::of(problem, gpu, m))
 }
 
 /// The best `count` legal candidates, best first; ties keep the order of the space. Of one block,

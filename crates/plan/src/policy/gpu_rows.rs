@@ -1,11 +1,4 @@
-//! Closed-form counts of row programs on GPUs whose register file is known, and a first estimate
-//! of their time.
-//!
-//! A launch takes the longer of two times, its *path* and its *traffic*. The path is what a group
-//! does one thing after another: rounds of loads, arithmetic of a lane, folds, barriers; once for
-//! every wave in which the cores take the groups. The traffic is bytes over the bandwidth of the
-//! level that holds them, or what the cores have to issue if that takes longer. Prices are those
-//! of compute capability 9.0, rounded; they order candidates and promise no time.
+//! Closed-form counts of row programs on GPUs whose register file is known.
 
 use std::collections::HashSet;
 
@@ -21,20 +14,6 @@ use crate::target::GpuFacts;
 const ADDRESSES: u64 = 24;
 /// Most groups that a core holds.
 const GROUPS: u64 = 32;
-/// Cycles in a microsecond.
-pub(crate) const CLOCK: f64 = 1755.0;
-/// Microseconds of a launch.
-const LAUNCH: f64 = 0.9;
-/// Microseconds of a round of loads from the second-level cache, and of one from memory.
-const NEAR_ROUND: f64 = 0.35;
-const FAR_ROUND: f64 = 0.6;
-/// Bytes per microsecond of memory, and of the second-level cache.
-const FAR: f64 = 4.2e6;
-const NEAR: f64 = 7.0e6;
-/// Cycles of a fold over the lanes, of a barrier, and of reading a subgroup's result.
-const FOLD: f64 = 150.0;
-const BARRIER: f64 = 60.0;
-const PARTIAL: f64 = 4.0;
 /// Cycles from an addition to the use of its sum.
 const ADD: f64 = 4.0;
 
@@ -221,38 +200,4 @@ impl GpuRowCounts {
         out.near = out.distinct <= cache * 0.6;
         out
     }
-
-    /// Microseconds of a group's path, once for every wave.
-    pub fn path(&self, subgroups: u32) -> f64 {
-        let round = if self.near { NEAR_ROUND } else { FAR_ROUND };
-        let cycles = self.chain
-            + self.folds * FOLD
-            + self.joins * (BARRIER + PARTIAL * f64::from(subgroups));
-        // What all rows share comes from the second-level cache, all of it at once.
-        let shared = if self.shared_loads > 0.0 { NEAR_ROUND / 2.0 } else { 0.0 };
-        self.waves * (self.rounds * round + shared + cycles / CLOCK)
-    }
-
-    /// Microseconds of the launch's traffic.
-    pub fn traffic(&self) -> f64 {
-        let far = if self.near { 0.0 } else { self.distinct / FAR };
-        let near = (self.distinct + self.again) / NEAR;
-        far.max(near).max(self.issue / CLOCK)
-    }
-}
-
-/// Estimated microseconds of a launch.
-pub fn estimate(
-    problem: &RowProblem,
-    gpu: &GpuFacts,
-    mapping: &RowMapping,
-    counts: &RowCounts,
-) -> f64 {
-    let c = GpuRowCounts::new(problem, gpu, mapping, counts);
-    LAUNCH + smooth(c.path(mapping.subgroups), c.traffic())
-}
-
-/// About the larger of two times: (a² + b²)/(a + b). Where both are equal it is either of them.
-pub(crate) fn smooth(a: f64, b: f64) -> f64 {
-    if a + b > 0.0 { (a * a + b * b) / (a + b) } else { 0.0 }
 }

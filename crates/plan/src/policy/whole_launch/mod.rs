@@ -14,7 +14,7 @@ pub mod advice;
 mod cpu_matrix;
 mod cpu_rows;
 mod matrix;
-mod register_matrix;
+pub(in crate::policy) mod register_matrix;
 mod register_rows;
 mod rows;
 

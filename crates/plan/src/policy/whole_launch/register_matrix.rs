@@ -66,6 +66,15 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     else {
         return Err(unsupported(NAME, view));
     };
+    Ok(of(problem, gpu, m))
+}
+
+/// The inputs of a mapping of a problem.
+pub(in crate::policy) fn of(
+    problem: &MatrixProblem,
+    gpu: &GpuFacts,
+    m: &GpuMatrixMapping,
+) -> Inputs {
     let [rows, columns, depth] = problem.size.map(|s| s.max(1));
     let [bm, bn] = m.block();
     let slices = u64::from(m.slices.max(1));
@@ -104,7 +113,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let longer = libm::cbrt(path * path * path + work * work * work).max(f64::MIN_POSITIVE);
     let (slow, busy) = ((path / longer) * (path / longer), (work / longer) * (work / longer));
     let together = taken.min(at_once as f64) * subgroups / SCHEDULERS;
-    Ok(padded(&[
+    padded(&[
         1.0,
         f64::from(m.slices > 1),
         if slices > 1 { output * (slices + 1) as f64 * 4e-6 } else { 0.0 },
@@ -117,5 +126,5 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         shares * steps * copies[0] * busy,
         if problem.copies[1] == 1 { products * busy } else { 0.0 },
         shares * sums * busy,
-    ]))
+    ])
 }
