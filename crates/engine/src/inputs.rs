@@ -2,6 +2,7 @@
 
 use crate::check::LaunchValues;
 use crate::error::EngineError;
+use std::collections::BTreeMap;
 use tilewright_ir::Program;
 use tilewright_ir::oracle::{self, Data};
 use tilewright_ir::program::Access;
@@ -30,6 +31,14 @@ pub fn random(
     let dims = values.dims.iter().cloned().collect();
     let all = oracle::inputs(program, &dims, Data::Random, seed)
         .map_err(|e| EngineError::Oracle(e.to_string()))?;
+    of(program, &all)
+}
+
+/// The same of values that are stated: in storage order, by the names of the tensors.
+///
+/// # Errors
+/// Memory is short.
+pub fn of(program: &Program, all: &BTreeMap<String, Vec<f64>>) -> Result<Contents, EngineError> {
     let mut contents = Contents { inputs: Vec::new(), initial: Vec::new() };
     for (_, tensor) in program.tensors.iter() {
         let Some(data) = all.get(&tensor.name) else { continue };

@@ -8,9 +8,9 @@ use tilewright_ir::analysis;
 use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::program::Extent;
 use tilewright_ir::verify::verify;
-use tilewright_kernel::lower::{self, Join, LowerError, Lowered, Tail};
+use tilewright_kernel::lower::{self, LowerError, Lowered};
 use tilewright_plan::hash::Canonical;
-use tilewright_plan::mapping::{Mapping, MatrixBasis};
+use tilewright_plan::mapping::Mapping;
 use tilewright_plan::ranking::{Ranking, describe};
 use tilewright_plan::{Hash256, PlanError, Policy, Request, Rule, SpaceOptions, Target, policy};
 
@@ -63,7 +63,7 @@ impl Plan {
         options: &PlanOptions,
     ) -> Result<Self, EngineError> {
         verify(program).map_err(EngineError::Invalid)?;
-        let program = &resident(program, target);
+        let program = &lower::resident(program, target);
         let facts = analysis::facts(program);
         let mut request = Request::new(program, &facts).options(options.space.clone());
         request.sizes = options.sizes.clone();
@@ -149,19 +149,7 @@ impl Plan {
     }
 
     fn lower_options(&self) -> lower::Options {
-        match self.target.gpu_facts() {
-            Some(gpu) => lower::Options {
-                shared_limit: gpu.shared_bytes,
-                join: if states_registers(&self.target) { Join::Lane } else { Join::default() },
-                // A simdgroup branches; other machines mask.
-                tail: match gpu.matrix.contains(&MatrixBasis::Simdgroup) {
-                    true => Tail::Packs,
-                    false => Tail::Guards,
-                },
-                ..lower::Options::default()
-            },
-            None => lower::Options { pack: lower::Pack::InTurn, ..lower::Options::default() },
-        }
+        lower::Options::for_target(&self.target)
     }
 
     /// Lowers a candidate by its index in the ranking.
@@ -200,25 +188,9 @@ impl Plan {
     }
 }
 
-/// Alignment of a tensor in a device buffer, in bytes, that plans use: a vector access. Buffers
-/// start at multiples of 256 bytes.
-const RESIDENT_ALIGN: u64 = 16;
-
 /// Whether a target is a GPU whose register file is known: an NVIDIA GPU.
 fn states_registers(target: &Target) -> bool {
     target.gpu_facts().is_some_and(|gpu| gpu.registers_per_core.is_some())
-}
-
-/// The program with what holds of tensors on the target: on an NVIDIA GPU they lie in device
-/// buffers, so their start is aligned for vectors, which a launch checks.
-fn resident(program: &Program, target: &Target) -> Program {
-    let mut program = program.clone();
-    if states_registers(target) {
-        for (_, tensor) in program.tensors.iter_mut() {
-            tensor.align = tensor.align.max(RESIDENT_ALIGN);
-        }
-    }
-    program
 }
 
 /// Why a GPU has no way to multiply with the program's types, if it has none: then the program is

@@ -8,9 +8,10 @@ use std::path::Path;
 use common::*;
 use tilewright_ir::DType;
 use tilewright_ir::ops::{self, EpilogueStep, OpRequest, Trans};
+use tilewright_kernel::lower;
 use tilewright_kernel::validate::validate;
 use tilewright_metal::Module;
-use tilewright_plan::SpaceOptions;
+use tilewright_plan::{SpaceOptions, Target};
 
 fn threads(n: u32) -> SpaceOptions {
     SpaceOptions { threads: Some(vec![n]), ..SpaceOptions::default() }
@@ -31,6 +32,7 @@ fn planned(op: &str, shape: &[u64], dtype: DType, policy: &str, options: SpaceOp
 /// As [`planned`], of a product with options.
 fn product(request: &OpRequest, policy: &str, options: SpaceOptions) -> Module {
     let program = ops::build("gemm", request).unwrap_or_else(|e| panic!("{e}"));
+    let program = lower::resident(&program, &Target::apple_m1_max());
     let ranking = ranked(&program, policy, options);
     let winner = ranking.winner().unwrap_or_else(|e| panic!("{request:?}: {e}"));
     module(&candidate_kernel(&program, winner))

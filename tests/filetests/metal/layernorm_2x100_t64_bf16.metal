@@ -21,75 +21,55 @@ void layernorm(
     threadgroup float add[2];
     threadgroup float add2[2];
     float sub[4];
-    const bool v16 = (lane + (subgroup * 32)) < 25;
-    const int v17 = subgroup * 128;
-    const int v19 = v17 + (group0 * 100);
-    const int v20 = v19 + 1;
-    const int v21 = v19 + 2;
-    const int v22 = v19 + 3;
-    float v35;
-    if (v16) {
-        const bfloat v23 = x[v19 + (lane * 4)];
-        const bfloat v24 = x[v20 + (lane * 4)];
-        const bfloat v25 = x[v21 + (lane * 4)];
-        const bfloat v26 = x[v22 + (lane * 4)];
-        const float v34 = 0.0f + ((float(v23) + float(v24)) + (float(v25) + float(v26)));
-        v35 = v34;
+    const bool v15 = (lane + (subgroup * 32)) < 25;
+    const int v16 = subgroup * 128;
+    const int v18 = v16 + (group0 * 100);
+    float v31;
+    if (v15) {
+        const bfloat4 p19 = *(device const bfloat4*)(x + (v18 + (lane * 4)));
+        const float v29 = (float(p19.x) + float(p19.y)) + (float(p19.z) + float(p19.w));
+        const float v30 = 0.0f + v29;
+        v31 = v30;
     } else {
-        v35 = 0.0f;
+        v31 = 0.0f;
     }
-    const float v36 = simd_sum(v35);
-    if (lane < 1) add[subgroup] = v36;
+    const float v32 = simd_sum(v31);
+    if (lane < 1) add[subgroup] = v32;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float v37 = (lane < 2) ? add[lane] : 0.0f;
-    const float v38 = simd_sum(v37);
-    const float v39 = v38 / 100.0f;
-    if (v16) {
-        const bfloat v40 = x[v19 + (lane * 4)];
-        const bfloat v41 = x[v20 + (lane * 4)];
-        const bfloat v42 = x[v21 + (lane * 4)];
-        const bfloat v43 = x[v22 + (lane * 4)];
-        sub[0] = float(v40) - v39;
-        sub[1] = float(v41) - v39;
-        sub[2] = float(v42) - v39;
-        sub[3] = float(v43) - v39;
+    const float v33 = (lane < 2) ? add[lane] : 0.0f;
+    const float v34 = simd_sum(v33);
+    const float v35 = v34 / 100.0f;
+    if (v15) {
+        const bfloat4 p36 = *(device const bfloat4*)(x + (v18 + (lane * 4)));
+        sub[0] = float(p36.x) - v35;
+        sub[1] = float(p36.y) - v35;
+        sub[2] = float(p36.z) - v35;
+        sub[3] = float(p36.w) - v35;
     }
-    float v60;
-    if (v16) {
-        const float v52 = sub[0];
-        const float v53 = sub[1];
-        const float v54 = sub[2];
-        const float v55 = sub[3];
-        const float v59 = fma(v55, v55, fma(v54, v54, fma(v53, v53, fma(v52, v52, 0.0f))));
-        v60 = v59;
+    float v56;
+    if (v15) {
+        const float v48 = sub[0];
+        const float v49 = sub[1];
+        const float v50 = sub[2];
+        const float v51 = sub[3];
+        const float v55 = fma(v51, v51, fma(v50, v50, fma(v49, v49, fma(v48, v48, 0.0f))));
+        v56 = v55;
     } else {
-        v60 = 0.0f;
+        v56 = 0.0f;
     }
-    const float v61 = simd_sum(v60);
-    if (lane < 1) add2[subgroup] = v61;
+    const float v57 = simd_sum(v56);
+    if (lane < 1) add2[subgroup] = v57;
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    const float v62 = (lane < 2) ? add2[lane] : 0.0f;
-    const float v63 = simd_sum(v62);
-    const float v66 = precise::sqrt((v63 / 100.0f) + 1e-5f);
-    const int v67 = v17 + 1;
-    const int v68 = v17 + 2;
-    const int v69 = v17 + 3;
-    if (v16) {
-        const float v70 = sub[0];
-        const float v71 = sub[1];
-        const float v72 = sub[2];
-        const float v73 = sub[3];
-        const bfloat v78 = gamma[v17 + (lane * 4)];
-        const bfloat v79 = gamma[v67 + (lane * 4)];
-        const bfloat v80 = gamma[v68 + (lane * 4)];
-        const bfloat v81 = gamma[v69 + (lane * 4)];
-        const bfloat v90 = beta[v17 + (lane * 4)];
-        const bfloat v91 = beta[v67 + (lane * 4)];
-        const bfloat v92 = beta[v68 + (lane * 4)];
-        const bfloat v93 = beta[v69 + (lane * 4)];
-        y[v19 + (lane * 4)] = bfloat(((v70 / v66) * float(v78)) + float(v90));
-        y[v20 + (lane * 4)] = bfloat(((v71 / v66) * float(v79)) + float(v91));
-        y[v21 + (lane * 4)] = bfloat(((v72 / v66) * float(v80)) + float(v92));
-        y[v22 + (lane * 4)] = bfloat(((v73 / v66) * float(v81)) + float(v93));
+    const float v58 = (lane < 2) ? add2[lane] : 0.0f;
+    const float v59 = simd_sum(v58);
+    const float v62 = precise::sqrt((v59 / 100.0f) + 1e-5f);
+    if (v15) {
+        const float v63 = sub[0];
+        const float v64 = sub[1];
+        const float v65 = sub[2];
+        const float v66 = sub[3];
+        const bfloat4 p71 = *(device const bfloat4*)(gamma + (v16 + (lane * 4)));
+        const bfloat4 p83 = *(device const bfloat4*)(beta + (v16 + (lane * 4)));
+        *(device bfloat4*)(y + (v18 + (lane * 4))) = bfloat4{bfloat(((v63 / v62) * float(p71.x)) + float(p83.x)), bfloat(((v64 / v62) * float(p71.y)) + float(p83.y)), bfloat(((v65 / v62) * float(p71.z)) + float(p83.z)), bfloat(((v66 / v62) * float(p71.w)) + float(p83.w))};
     }
 }

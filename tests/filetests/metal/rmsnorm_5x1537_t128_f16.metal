@@ -55,7 +55,6 @@ void rmsnorm(
     const float v53 = precise::sqrt((v50 / 1537.0f) + 1e-5f);
     for (int v54 = 0; v54 < 3; ++v54) {
         const int v55 = v54 * 512;
-        const int v56 = v16 + v55;
         const int v57 = v18 + v55;
         const half v58 = x[v57 + (lane * 4)];
         const int v59 = v57 + 1;
@@ -64,18 +63,15 @@ void rmsnorm(
         const half v62 = x[v61 + (lane * 4)];
         const int v63 = v57 + 3;
         const half v64 = x[v63 + (lane * 4)];
-        const half v73 = gamma[v56 + (lane * 4)];
-        const half v75 = gamma[(v56 + 1) + (lane * 4)];
-        const half v77 = gamma[(v56 + 2) + (lane * 4)];
-        const half v79 = gamma[(v56 + 3) + (lane * 4)];
-        y[v57 + (lane * 4)] = half((float(v58) / v53) * float(v73));
-        y[v59 + (lane * 4)] = half((float(v60) / v53) * float(v75));
-        y[v61 + (lane * 4)] = half((float(v62) / v53) * float(v77));
-        y[v63 + (lane * 4)] = half((float(v64) / v53) * float(v79));
+        const half4 p73 = *(device const half4*)(gamma + ((v16 + v55) + (lane * 4)));
+        y[v57 + (lane * 4)] = half((float(v58) / v53) * float(p73.x));
+        y[v59 + (lane * 4)] = half((float(v60) / v53) * float(p73.y));
+        y[v61 + (lane * 4)] = half((float(v62) / v53) * float(p73.z));
+        y[v63 + (lane * 4)] = half((float(v64) / v53) * float(p73.w));
     }
     if (v41) {
-        const half v92 = x[v17 + v43];
-        const half v95 = gamma[v43];
-        y[v17 + v43] = half((float(v92) / v53) * float(v95));
+        const half v89 = x[v17 + v43];
+        const half v92 = gamma[v43];
+        y[v17 + v43] = half((float(v89) / v53) * float(v92));
     }
 }

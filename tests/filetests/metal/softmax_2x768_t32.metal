@@ -26,51 +26,39 @@ void softmax(
     const int group0 = int(group_id.x);
     const int lane = int(lane_id);
     float exp[24];
-    const int v11 = group0 * 768;
-    float v13 = (-INFINITY);
-    for (int v12 = 0; v12 < 6; ++v12) {
-        const int v15 = v11 + (v12 * 128);
-        const float v16 = x[v15 + (lane * 4)];
-        const float v18 = x[(v15 + 1) + (lane * 4)];
-        const float v20 = x[(v15 + 2) + (lane * 4)];
-        const float v22 = x[(v15 + 3) + (lane * 4)];
-        const float v26 = tw_max(v13, tw_max(tw_max(v16, v18), tw_max(v20, v22)));
-        v13 = v26;
+    const int v8 = group0 * 768;
+    float v10 = (-INFINITY);
+    for (int v9 = 0; v9 < 6; ++v9) {
+        const float4 p13 = *(device const float4*)(x + ((v8 + (v9 * 128)) + (lane * 4)));
+        const float v20 = tw_max(v10, tw_max(tw_max(p13.x, p13.y), tw_max(p13.z, p13.w)));
+        v10 = v20;
     }
-    const float v28 = tw_simd_max(v13);
+    const float v22 = tw_simd_max(v10);
     #pragma clang loop unroll(full)
-    for (int v29 = 0; v29 < 6; ++v29) {
-        const int v32 = v11 + (v29 * 128);
-        const float v33 = x[v32 + (lane * 4)];
-        const float v35 = x[(v32 + 1) + (lane * 4)];
-        const float v37 = x[(v32 + 2) + (lane * 4)];
-        const float v39 = x[(v32 + 3) + (lane * 4)];
-        exp[v29 * 4] = precise::exp(v33 - v28);
-        exp[(v29 * 4) + 1] = precise::exp(v35 - v28);
-        exp[(v29 * 4) + 2] = precise::exp(v37 - v28);
-        exp[(v29 * 4) + 3] = precise::exp(v39 - v28);
+    for (int v23 = 0; v23 < 6; ++v23) {
+        const float4 p27 = *(device const float4*)(x + ((v8 + (v23 * 128)) + (lane * 4)));
+        exp[v23 * 4] = precise::exp(p27.x - v22);
+        exp[(v23 * 4) + 1] = precise::exp(p27.y - v22);
+        exp[(v23 * 4) + 2] = precise::exp(p27.z - v22);
+        exp[(v23 * 4) + 3] = precise::exp(p27.w - v22);
     }
-    float v49 = 0.0f;
+    float v40 = 0.0f;
     #pragma clang loop unroll(full)
-    for (int v48 = 0; v48 < 6; ++v48) {
-        const float v51 = exp[v48 * 4];
-        const float v52 = exp[(v48 * 4) + 1];
-        const float v53 = exp[(v48 * 4) + 2];
-        const float v54 = exp[(v48 * 4) + 3];
-        const float v58 = v49 + ((v51 + v52) + (v53 + v54));
-        v49 = v58;
+    for (int v39 = 0; v39 < 6; ++v39) {
+        const float v42 = exp[v39 * 4];
+        const float v43 = exp[(v39 * 4) + 1];
+        const float v44 = exp[(v39 * 4) + 2];
+        const float v45 = exp[(v39 * 4) + 3];
+        const float v49 = v40 + ((v42 + v43) + (v44 + v45));
+        v40 = v49;
     }
-    const float v60 = simd_sum(v49);
+    const float v51 = simd_sum(v40);
     #pragma clang loop unroll(full)
-    for (int v61 = 0; v61 < 6; ++v61) {
-        const float v64 = exp[v61 * 4];
-        const float v65 = exp[(v61 * 4) + 1];
-        const float v66 = exp[(v61 * 4) + 2];
-        const float v67 = exp[(v61 * 4) + 3];
-        const int v72 = v11 + (v61 * 128);
-        y[v72 + (lane * 4)] = v64 / v60;
-        y[(v72 + 1) + (lane * 4)] = v65 / v60;
-        y[(v72 + 2) + (lane * 4)] = v66 / v60;
-        y[(v72 + 3) + (lane * 4)] = v67 / v60;
+    for (int v52 = 0; v52 < 6; ++v52) {
+        const float v55 = exp[v52 * 4];
+        const float v56 = exp[(v52 * 4) + 1];
+        const float v57 = exp[(v52 * 4) + 2];
+        const float v58 = exp[(v52 * 4) + 3];
+        *(device float4*)(y + ((v8 + (v52 * 128)) + (lane * 4))) = float4{v55 / v51, v56 / v51, v57 / v51, v58 / v51};
     }
 }

@@ -14,11 +14,13 @@ mod eval;
 mod fallback;
 mod gpu_matrix;
 mod matrix;
+mod options;
 mod precondition;
 mod rows;
 mod tile;
 
 pub use error::{LowerError, Rule};
+pub use options::resident;
 pub use precondition::{OutOfBounds, Precondition, preconditions};
 
 use std::collections::HashMap;

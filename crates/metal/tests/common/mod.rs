@@ -7,15 +7,16 @@ use tilewright_ir::analysis;
 use tilewright_ir::ops::{self, OpRequest};
 use tilewright_ir::{DType, Program};
 use tilewright_kernel::kernel::Kernel;
-use tilewright_kernel::lower::{self, Tail, lower, lower_any};
+use tilewright_kernel::lower::{self, lower, lower_any};
 use tilewright_metal::{Module, Options, emit};
 use tilewright_plan::mapping::Mapping;
 use tilewright_plan::{Candidate, Ranking, Request, SpaceOptions, Target, plan, policy};
 
-/// A library program of a shape.
+/// A library program of a shape, as it is planned for a GPU.
 pub fn program(op: &str, shape: &[u64], dtype: DType) -> Program {
     let request = OpRequest::shaped(dtype, shape);
-    ops::build(op, &request).unwrap_or_else(|e| panic!("{op} {shape:?}: {e}"))
+    let program = ops::build(op, &request).unwrap_or_else(|e| panic!("{op} {shape:?}: {e}"));
+    lower::resident(&program, &Target::apple_m1_max())
 }
 
 /// Ranks a program on the M1 Max.
@@ -28,7 +29,7 @@ pub fn ranked(program: &Program, policy: &str, options: SpaceOptions) -> Ranking
 }
 
 fn lowering() -> lower::Options {
-    lower::Options { shared_limit: 32 << 10, tail: Tail::Packs, ..lower::Options::default() }
+    lower::Options::for_target(&Target::apple_m1_max())
 }
 
 /// The kernel of a mapping.
