@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use crate::build::{Tool, emulator};
-use crate::source::{Array, Binding, replace_arrays, signature};
+use crate::source::{Array, Binding, replace_arrays, signature, without_comments};
 
 /// Clang takes parameters without a space, or with one that a buffer can't be in; Metal doesn't.
 fn check_parameters(text: &str) -> Result<(), String> {
@@ -27,12 +27,30 @@ fn check_parameters(text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Clang takes a cast in C's form from any space to any; Metal doesn't.
+fn check_casts(text: &str) -> Result<(), String> {
+    for (line, code) in text.lines().map(without_comments).enumerate() {
+        for (end, _) in code.match_indices("*)") {
+            let open = code[..end].rfind('(').map_or(0, |at| at + 1);
+            let words: Vec<&str> = code[open..end].split_whitespace().collect();
+            let is_name = |w: &&str| w.chars().all(|c| c.is_alphanumeric() || c == '_');
+            let spaces = ["device", "constant", "threadgroup", "thread"];
+            if words.iter().all(is_name) && !words.iter().any(|w| spaces.contains(w)) {
+                let to = words.join(" ");
+                return Err(format!("line {}: a cast to `{to}*` names no space", line + 1));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Checks one kernel's text.
 ///
 /// # Errors
 /// What clang says.
 pub fn check(clang: &Tool, text: &str) -> Result<(), String> {
     check_parameters(text)?;
+    check_casts(text)?;
     let tensors = text.contains("MetalPerformancePrimitives");
     // Only variables that live elsewhere can have a space.
     let text = replace_arrays(text, |_, Array { ty, name, dims, .. }| {

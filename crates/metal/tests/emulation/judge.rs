@@ -7,25 +7,11 @@ use tilewright_engine::tolerance::compare;
 use tilewright_ir::DType;
 use tilewright_ir::entity::Id as _;
 use tilewright_ir::interp::{self, Bindings, Outputs};
-use tilewright_ir::oracle::{Data, inputs};
-use tilewright_ir::program::Access;
 use tilewright_kernel::kernel::{ArgSource, Elem, Size};
 use tilewright_metal::BindingKind;
-use tilewright_metal::cases::Case;
+use tilewright_metal::cases::{Case, Special};
 
 use crate::launch::{Bound, Launch, Results};
-
-/// What is special about the inputs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Special {
-    /// Nothing: numbers in −1 .. 1.
-    None,
-    /// A NaN in the last row's last element of the first float input, and an infinity in its
-    /// first element.
-    NotANumber,
-    /// All of the first float input is about −200.
-    Low,
-}
 
 /// A launch with the results that it must have.
 pub struct Task {
@@ -74,29 +60,7 @@ pub fn decode(dtype: DType, bytes: &[u8]) -> Vec<f64> {
 /// A launch of a case: on all groups, or on the first, the last, one at an edge and one inside.
 pub fn task(case: &Case, special: Special, seed: u64, few_groups: bool) -> Result<Task, String> {
     let program = &case.program;
-    let mut data = inputs(program, &case.dims, Data::Random, seed).map_err(|e| e.to_string())?;
-    if special != Special::None {
-        let layouts = interp::layouts(program, &case.dims).map_err(|e| e.to_string())?;
-        let first =
-            program.tensors.iter().find(|(_, t)| t.access != Access::Out && t.dtype.is_float());
-        if let Some((id, tensor)) = first
-            && let Some(values) = data.get_mut(&tensor.name)
-        {
-            let offsets: Vec<usize> = layouts[id.index()].offsets().collect();
-            match (special, offsets.last()) {
-                (Special::NotANumber, Some(last)) => {
-                    values[offsets[0]] = f64::INFINITY;
-                    values[*last] = f64::NAN;
-                }
-                (Special::Low, _) => {
-                    offsets
-                        .iter()
-                        .for_each(|at| values[*at] = tensor.dtype.round(values[*at] - 200.0));
-                }
-                _ => {}
-            }
-        }
-    }
+    let data = case.inputs(special, seed).map_err(|e| e.to_string())?;
     let mut bindings = Bindings {
         dims: case.dims.clone(),
         scalars: case.scalars.clone(),

@@ -14,3 +14,4 @@ mod mutation;
 mod selftest;
 mod source;
 mod suite;
+mod survivors;

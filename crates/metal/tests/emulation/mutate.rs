@@ -27,7 +27,7 @@ fn here(at: usize, lines: Vec<String>) -> Vec<Edit> {
 }
 
 /// Every kind.
-pub const OPERATORS: [Operator; 35] = [
+pub const OPERATORS: [Operator; 36] = [
     ("barrier removed", |l, at| here(at, drop_if(l[at].contains("threadgroup_barrier(")))),
     ("barrier after the next statement", barrier_later),
     ("barrier before the last statement", barrier_earlier),
@@ -60,6 +60,7 @@ pub const OPERATORS: [Operator; 35] = [
     ("wrong element of a private array", |l, at| {
         here(at, if l[at].contains("] = ") { numbers(l[at], "[", |n| n + 1) } else { vec![] })
     }),
+    ("wrong element of a vector", |l, at| here(at, elements(l[at]))),
     ("loop ends early", |l, at| here(at, loops(l[at], |n, step| n - step))),
     ("loop ends late", |l, at| here(at, loops(l[at], |n, step| n + step))),
     ("loop skips", |l, at| {
@@ -251,6 +252,22 @@ fn numbers(line: &str, before: &str, change: fn(i64) -> i64) -> Vec<String> {
             }
             let n: i64 = digits.parse().ok()?;
             Some(format!("{}{}{rest}", &line[..from], change(n)))
+        })
+        .collect()
+}
+
+/// A vector's element in place of another: `p12.x` is the first of a loaded vector.
+fn elements(line: &str) -> Vec<String> {
+    let loaded = |name: &str| {
+        let digits = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        digits.len() < name.len() && digits.ends_with('p')
+    };
+    [(".x", ".y"), (".y", ".x"), (".z", ".w"), (".w", ".z")]
+        .into_iter()
+        .flat_map(|(from, to)| {
+            let places = line.match_indices(from).filter(|(at, _)| loaded(&line[..*at]));
+            let put = |at: usize| format!("{}{to}{}", &line[..at], &line[at + 2..]);
+            places.map(|(at, _)| put(at)).collect::<Vec<_>>()
         })
         .collect()
 }

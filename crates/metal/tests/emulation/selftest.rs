@@ -74,7 +74,9 @@ fn softmax_expected([_, columns, _]: [u64; 3], buffers: &[Bound]) -> Vec<f64> {
 }
 
 fn layernorm_launch([rows, columns, _]: [u64; 3]) -> Memory {
-    let x = halves(&values(rows * columns, 2));
+    // Not about 0: an element too many in a sum shows.
+    let x: Vec<f32> = values(rows * columns, 2).iter().map(|x| x + 1.0).collect();
+    let x = halves(&x);
     let y = vec![0xff; x.len()];
     (vec![bound(0, x, 16), bound(1, y, 2), bound(2, words(&[columns]), 4)], [rows, 1, 1])
 }
@@ -124,7 +126,7 @@ pub const LAYERNORM: Example = Example {
     shapes: &[[2, 1, 0], [3, 253, 0], [2, 256, 0], [2, 509, 0], [2, 512, 0]],
     launch: layernorm_launch,
     expected: layernorm_expected,
-    tolerance: 2e-3,
+    tolerance: 1e-3,
     output: 1,
 };
 

@@ -18,7 +18,8 @@ struct matmul2d_descriptor {
           relaxed_precision(relaxed), matmul_mode(mode_) {}
 };
 
-template <typename T> struct Cooperative {
+// The operands that it was made for are part of its type.
+template <typename L, typename R, typename T> struct Cooperative {
     using element_type = T;
     metal::uint16_t get_capacity() const;
     bool is_valid_element(int) const;
@@ -31,9 +32,11 @@ template <typename T> struct Cooperative {
 
 template <matmul2d_descriptor D, typename Scope> struct matmul2d {
     template <typename Left, typename Right, typename T>
-    Cooperative<T> get_destination_cooperative_tensor() const;
-    template <typename Left, typename Right, typename Destination>
-    void run(thread Left&, thread Right&, thread Destination&) const;
+    Cooperative<Left, Right, T> get_destination_cooperative_tensor() const;
+    template <typename Left, typename Right, typename T>
+    void run(thread Left&, thread Right&, thread Cooperative<Left, Right, T>&) const;
+    template <typename Left, typename Right, typename A, typename E, typename D>
+    void run(thread Left&, thread Right&, thread metal::tensor<A, E, D>&) const;
 };
 
 }  // namespace tensor_ops

@@ -43,7 +43,10 @@ template <typename T, int Columns, int Rows, int Lanes> class Cooperative {
     T slots_[kCapacity];
 
     static uint32_t member() { return self->thread % Lanes; }
-    static constexpr bool dead(int slot) { return slot == 0 || slot == kCapacity - 2; }
+    /// The dead slots: the first one or, in every other lane, the second; and one near the end.
+    static int first_dead() { return static_cast<int>(member() % 2); }
+    static constexpr int kLastDead = kCapacity >= 5 ? kCapacity - 2 : kCapacity - 1;
+    static bool dead(int slot) { return slot == first_dead() || slot == kLastDead; }
     /// The x for which 37·x is 1 in numbers modulo `Lanes`.
     static constexpr int inverse() {
         int x = 0;
@@ -53,7 +56,7 @@ template <typename T, int Columns, int Rows, int Lanes> class Cooperative {
     /// The tile's element of a slot that has one.
     static int element(int slot) {
         constexpr int kInverse = inverse();
-        const int dense = slot < kCapacity - 2 ? slot - 1 : slot - 2;
+        const int dense = slot - (slot > first_dead()) - (slot > kLastDead);
         const int mine = static_cast<int>(member()) + 11 * (Lanes - 1);
         return dense * Lanes + mine % Lanes * kInverse % Lanes;
     }
