@@ -66,9 +66,8 @@ fn expected(
     inputs: Option<String>,
 ) -> Result<Arc<Outputs>, String> {
     static KEPT: Mutex<BTreeMap<String, Arc<Outputs>>> = Mutex::new(BTreeMap::new());
-    let run = || {
-        interp::magnitude(&case.program, bindings).map(Arc::new).map_err(|e| e.to_string())
-    };
+    let run =
+        || interp::magnitude(&case.program, bindings).map(Arc::new).map_err(|e| e.to_string());
     let Some(inputs) = inputs else { return run() };
     let key = format!("{:?} {:?} {inputs}", case.program, case.dims);
     // One at a time: each uses all cores.

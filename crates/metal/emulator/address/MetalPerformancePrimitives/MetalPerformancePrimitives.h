@@ -35,8 +35,8 @@ template <matmul2d_descriptor D, typename Scope> struct matmul2d {
     Cooperative<Left, Right, T> get_destination_cooperative_tensor() const;
     template <typename Left, typename Right, typename T>
     void run(thread Left&, thread Right&, thread Cooperative<Left, Right, T>&) const;
-    template <typename Left, typename Right, typename A, typename E, typename D>
-    void run(thread Left&, thread Right&, thread metal::tensor<A, E, D>&) const;
+    template <typename Left, typename Right, typename A, typename E, typename I>
+    void run(thread Left&, thread Right&, thread metal::tensor<A, E, I>&) const;
 };
 
 }  // namespace tensor_ops
