@@ -5,8 +5,8 @@ mod common;
 use tilewright_cuda::{PtxTarget, emit};
 use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::{DType, analysis};
-use tilewright_kernel::lower::{Options, lower};
-use tilewright_plan::mapping::{Mapping, RowMapping};
+use tilewright_kernel::lower::{Join, Options, lower};
+use tilewright_plan::mapping::{Mapping, Residency, RowMapping};
 
 #[test]
 fn softmax_and_norms_assemble_without_local_memory() {
@@ -73,6 +73,94 @@ fn clusters_assemble_for_the_targets_that_have_them() {
         for sm in ["sm_90", "sm_90a"] {
             if let Some((registers, spills)) = common::assemble(&ptx.text, sm) {
                 println!("{op} {dtype} C{cluster} {sm}: {registers} registers, {spills} spilled");
+            }
+        }
+    }
+}
+
+/// A row in shared memory comes there by 16-byte copies, nothing is kept in local memory, and the
+/// share of registers that the mapping asks for is enough.
+#[test]
+fn staged_rows_assemble_for_as_many_groups_as_asked() {
+    for (op, dtype, columns, cluster, subgroups, batch, resident) in [
+        ("softmax", DType::BF16, 32_768, 1, 16, 1, 3),
+        ("layernorm", DType::BF16, 131_072, 8, 8, 1, 6),
+        ("layernorm", DType::BF16, 131_072, 8, 8, 2, 3),
+        ("rmsnorm", DType::F32, 131_072, 8, 8, 1, 3),
+        ("layernorm", DType::F32, 131_072, 16, 8, 2, 3),
+    ] {
+        let mut program = build(op, &OpRequest::shaped(dtype, &[64, columns])).unwrap();
+        for (_, tensor) in program.tensors.iter_mut() {
+            tensor.align = 16;
+        }
+        let facts = analysis::facts(&program);
+        let mapping = RowMapping {
+            subgroups,
+            cluster,
+            batch,
+            resident,
+            vector: 16 / dtype.bytes() as u32,
+            cache: true,
+            fuse: true,
+            stage: true,
+            residency: Residency::Keep,
+            ..RowMapping::ONE
+        };
+        let options = Options { join: Join::Lane, ..Options::default() };
+        let lowered = lower(&program, &facts, &Mapping::Rows(mapping), &options).unwrap();
+        let ptx = emit(&lowered.launches[0], PtxTarget::BASE).unwrap();
+        let copies = columns / u64::from(cluster * subgroups * 32 * mapping.vector);
+        let count = |what: &str| ptx.text.matches(what).count() as u64;
+        assert_eq!(count("cp.async.cg.shared.global"), copies * u64::from(batch));
+        assert_eq!(count("cp.async.wait_group 0"), 1);
+        assert!(ptx.text.contains(&format!(".minnctapersm {resident}\n")));
+        // Both priorities are made once; only stores carry one, for the copies have no hint.
+        assert_eq!(count("createpolicy"), 2);
+        assert_eq!(count("st.global.L2::cache_hint.v4"), copies * u64::from(batch));
+        if let Some((registers, spills)) = common::assemble(&ptx.text, "sm_90") {
+            println!("{op} {dtype} C{cluster} S{subgroups} B{batch}: {registers} registers");
+            assert_eq!(spills, 0, "{op} {dtype} {mapping:?}");
+            let threads = subgroups * 32;
+            assert!(registers * resident * threads <= 65_536, "{registers}");
+        }
+    }
+}
+
+/// Hints go with every access of the rows and with none of what all rows share.
+#[test]
+fn hints_to_the_second_level_cache() {
+    let mut program = build("rmsnorm", &OpRequest::shaped(DType::F32, &[64, 4096])).unwrap();
+    for (_, tensor) in program.tensors.iter_mut() {
+        tensor.align = 16;
+    }
+    let facts = analysis::facts(&program);
+    for (residency, first, last) in
+        [(Residency::Normal, 0, 0), (Residency::Keep, 1, 1), (Residency::Stream, 1, 0)]
+    {
+        let mapping = RowMapping {
+            subgroups: 8,
+            vector: 4,
+            cache: true,
+            fuse: true,
+            residency,
+            ..RowMapping::ONE
+        };
+        let lowered =
+            lower(&program, &facts, &Mapping::Rows(mapping), &Options::default()).unwrap();
+        let ptx = emit(&lowered.launches[0], PtxTarget::BASE).unwrap();
+        let count = |what: &str| ptx.text.matches(what).count();
+        assert_eq!(count("L2::evict_first"), first);
+        assert_eq!(count("L2::evict_last"), last);
+        let hinted = if residency.is_normal() { 0 } else { 4 };
+        assert_eq!(count("ld.global.nc.L2::cache_hint.v4"), hinted);
+        assert_eq!(count("st.global.L2::cache_hint.v4"), hinted);
+        // The four loads of the weight.
+        assert_eq!(count("ld.global.nc.v4"), 8 - hinted);
+        let version = if residency.is_normal() { "7.0" } else { "7.4" };
+        assert!(ptx.text.starts_with(&format!(".version {version}\n.target sm_80\n")));
+        for sm in ["sm_80", "sm_90"] {
+            if let Some((_, spills)) = common::assemble(&ptx.text, sm) {
+                assert_eq!(spills, 0);
             }
         }
     }

@@ -6,7 +6,7 @@ use tilewright_ir::DType;
 use tilewright_ir::builder::ProgramBuilder;
 use tilewright_ir::entity::Arena;
 use tilewright_ir::program::{Access, DimId, DimKind, Extent, Program, ScalarId, TensorId};
-use tilewright_kernel::kernel::{Arg, ArgKind, ArgSource, Block, Elem, Kernel};
+use tilewright_kernel::kernel::{Arg, ArgKind, ArgSource, Block, Elem, Evict, Kernel};
 use tilewright_runtime::{ArgValue, Buffer, Executable, ResourceReport, RuntimeError};
 
 /// Code that does nothing but note its arguments.
@@ -48,7 +48,12 @@ fn kernel(program: &Program, scratch: Option<u64>) -> Kernel {
     for (id, t) in program.tensors.iter() {
         args.push(Arg {
             name: t.name.clone(),
-            kind: ArgKind::Buffer { dtype: t.dtype, access: t.access, align: 4 },
+            kind: ArgKind::Buffer {
+                dtype: t.dtype,
+                access: t.access,
+                align: 4,
+                evict: Evict::Normal,
+            },
             source: ArgSource::Tensor(id),
         });
     }
@@ -69,7 +74,12 @@ fn kernel(program: &Program, scratch: Option<u64>) -> Kernel {
     if let Some(elements) = scratch {
         args.push(Arg {
             name: "work".to_string(),
-            kind: ArgKind::Buffer { dtype: DType::F32, access: Access::InOut, align: 64 },
+            kind: ArgKind::Buffer {
+                dtype: DType::F32,
+                access: Access::InOut,
+                align: 64,
+                evict: Evict::Normal,
+            },
             source: ArgSource::Scratch(elements),
         });
     }
@@ -299,7 +309,12 @@ fn kernel_arguments_from_nowhere_are_refused() {
     for source in sources {
         for kind in [
             ArgKind::Number(Elem::Index),
-            ArgKind::Buffer { dtype: DType::F32, access: Access::In, align: 4 },
+            ArgKind::Buffer {
+                dtype: DType::F32,
+                access: Access::In,
+                align: 4,
+                evict: Evict::Normal,
+            },
         ] {
             let mut kernel = kernel(&program, None);
             kernel.args.push(Arg { name: "odd".to_string(), kind, source });

@@ -149,7 +149,7 @@ impl KernelBuilder {
         align: u64,
         source: ArgSource,
     ) -> ArgId {
-        let kind = ArgKind::Buffer { dtype, access, align };
+        let kind = ArgKind::Buffer { dtype, access, align, evict: Evict::Normal };
         let name = self.unique(name);
         self.kernel.args.push(Arg { name, kind, source })
     }

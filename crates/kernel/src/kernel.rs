@@ -184,6 +184,19 @@ pub enum ArgSource {
     Free,
 }
 
+/// When a shared cache gives up the lines of a buffer, before or after those of others. Only a
+/// hint: a backend without such hints leaves it out.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Evict {
+    /// By the cache's own rule.
+    #[default]
+    Normal,
+    /// Before others: nobody reads the lines soon.
+    First,
+    /// After others.
+    Last,
+}
+
 /// What an argument is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ArgKind {
@@ -195,6 +208,8 @@ pub enum ArgKind {
         access: Access,
         /// Base alignment in bytes.
         align: u64,
+        /// Which of its lines the second-level cache gives up first: a hint.
+        evict: Evict,
     },
     /// A number: an index, or a data scalar.
     Number(Elem),

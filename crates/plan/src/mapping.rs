@@ -35,6 +35,54 @@ pub struct RowMapping {
     /// end, into stripes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub ahead: bool,
+    /// What the second-level cache of a GPU is told to keep.
+    #[serde(default, skip_serializing_if = "Residency::is_normal")]
+    pub residency: Residency,
+    /// Bring the inputs that several phases read to shared memory by asynchronous copies, and keep
+    /// no stripes in registers: what later phases need of an earlier one is computed again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub stage: bool,
+    /// Programs that the same workers compute side by side (B): what all rows share is loaded once
+    /// for all of them, and they meet at the same barriers.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub batch: u32,
+    /// Groups that one core is to hold at the same time, which limits registers to their share.
+    /// 0: as it comes.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resident: u32,
+}
+
+/// Which lines the second-level cache of a GPU is told to give up first: hints, which change no
+/// result. They concern what each row has of its own; what all rows share stays as it is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Residency {
+    /// Whatever the cache does by itself.
+    #[default]
+    Normal,
+    /// Inputs stay, outputs go: lines that were written make room before lines that were read.
+    Keep,
+    /// Inputs and outputs go: neither is read again soon.
+    Stream,
+}
+
+impl Residency {
+    /// Every choice.
+    pub const ALL: [Residency; 3] = [Residency::Normal, Residency::Keep, Residency::Stream];
+
+    /// Whether there are no hints.
+    pub fn is_normal(&self) -> bool {
+        *self == Residency::Normal
+    }
+
+    /// The name in reports, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Residency::Normal => "normal",
+            Residency::Keep => "keep",
+            Residency::Stream => "stream",
+        }
+    }
 }
 
 fn one() -> u32 {
@@ -43,6 +91,10 @@ fn one() -> u32 {
 
 fn is_one(n: &u32) -> bool {
     *n == 1
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 fn is_false(b: &bool) -> bool {
@@ -62,6 +114,10 @@ impl RowMapping {
         cache: false,
         fuse: false,
         ahead: false,
+        residency: Residency::Normal,
+        stage: false,
+        batch: 1,
+        resident: 0,
     };
 
     /// Workers per program, W.
@@ -77,6 +133,11 @@ impl RowMapping {
     /// Threads of one group, S·L·P.
     pub fn threads(&self) -> u64 {
         self.group_workers() * u64::from(self.pack)
+    }
+
+    /// Programs of one group, or of one cluster where groups share them: P·B.
+    pub fn programs(&self) -> u64 {
+        u64::from(self.pack) * u64::from(self.batch)
     }
 }
 

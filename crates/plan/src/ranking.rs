@@ -7,7 +7,9 @@ use tilewright_ir::facts::{Facts, Family};
 
 use crate::hash::{Canonical, Hash256};
 use crate::legality::{self, Rejection};
-use crate::mapping::{CpuMatrixMapping, GpuMatrixMapping, Mapping, MatrixMapping, RowMapping};
+use crate::mapping::{
+    CpuMatrixMapping, GpuMatrixMapping, Mapping, MatrixMapping, Residency, RowMapping,
+};
 use crate::policy::whole_launch::advice::Advice;
 use crate::policy::{
     CandidateFacts, CandidateView, Policy, Score, Term, Unit, check_score, cpu_matrix,
@@ -169,6 +171,10 @@ pub fn describe(mapping: &Mapping) -> String {
             fuse,
             cluster,
             ahead,
+            residency,
+            stage,
+            batch,
+            resident,
         }) => {
             let threads = u64::from(*lanes) * u64::from(*subgroups) * u64::from(*pack);
             let reuse = if *cache { "cache" } else { "reload" };
@@ -192,6 +198,20 @@ pub fn describe(mapping: &Mapping) -> String {
             }
             if *ahead {
                 text.push_str(", loads ahead");
+            }
+            if *stage {
+                text.push_str(", rows in shared memory");
+            }
+            if *batch > 1 {
+                let _ = write!(text, ", {batch} rows at once");
+            }
+            if *resident > 0 {
+                let _ = write!(text, ", {resident} groups a core");
+            }
+            match residency {
+                Residency::Normal => {}
+                Residency::Keep => text.push_str(", inputs kept in cache"),
+                Residency::Stream => text.push_str(", streamed past the cache"),
             }
             text
         }

@@ -17,17 +17,29 @@ pub fn slots(columns: u64, workers: u64, vector: u64) -> u64 {
 }
 
 /// Shared bytes of one group: one slot of each reduction's accumulation type per subgroup of the
-/// program, if several subgroups share a row (for f32, 4·reductions·S·C). A reduction with a
-/// stated order has none: every worker folds all elements.
+/// program, if several subgroups share a row (for f32, 4·reductions·S·C), and what is staged; for
+/// each row of a batch. A reduction with a stated order has none: every worker folds all elements.
 pub fn shared_bytes(problem: &RowProblem, mapping: &RowMapping) -> u64 {
     let sharers = u64::from(mapping.subgroups) * u64::from(mapping.cluster);
+    let mut bytes = staged_bytes(problem, mapping);
     if sharers > 1 {
         let free = problem.reductions.iter().filter(|r| r.unordered);
         let slot: u64 = free.map(|r| r.dtype.accumulator().bytes()).sum();
-        slot * sharers
-    } else {
-        0
+        bytes = bytes.saturating_add(slot * sharers);
     }
+    bytes.saturating_mul(u64::from(mapping.batch))
+}
+
+/// Bytes of shared memory in which one group stages its part of one row: whole chunks of every
+/// input that is copied, at the longest length; 0 without staging.
+pub fn staged_bytes(problem: &RowProblem, mapping: &RowMapping) -> u64 {
+    if !mapping.stage {
+        return 0;
+    }
+    let chunk = mapping.workers().saturating_mul(mapping.vector.into()).max(1);
+    let own = mapping.group_workers().saturating_mul(mapping.vector.into());
+    let chunks = problem.columns_max.div_ceil(chunk);
+    chunks.saturating_mul(own).saturating_mul(problem.copied.bytes)
 }
 
 /// Barrier sites of one group: one per reduction in any order, if several subgroups share a row,
@@ -48,7 +60,7 @@ pub struct RowCounts {
     pub threads: u64,
     /// Program instances.
     pub programs: u64,
-    /// Groups: C·⌈n/P⌉ along the innermost grid dimension of n programs, times the others.
+    /// Groups: C·⌈n/(P·B)⌉ along the innermost grid dimension of n programs, times the others.
     pub groups: u64,
     /// Longest worker stripe in elements, at the nominal length.
     pub slots: u64,
@@ -98,9 +110,14 @@ impl RowCounts {
             true => (variant.ahead_scalars, variant.ahead_bytes),
             false => (0, 0),
         };
-        let (scalars, bytes) = (variant.slot_scalars + scalars, variant.slot_bytes + bytes);
+        let (scalars, bytes) = match mapping.stage {
+            true => (scalars, bytes),
+            false => (variant.slot_scalars + scalars, variant.slot_bytes + bytes),
+        };
+        let batch = u64::from(mapping.batch);
+        let (scalars, bytes) = (scalars.saturating_mul(batch), bytes.saturating_mul(batch));
         let inner = problem.inner.max(1);
-        let rows = inner.div_ceil(u64::from(mapping.pack.max(1)));
+        let rows = inner.div_ceil(mapping.programs().max(1));
         RowCounts {
             threads: mapping.threads(),
             programs: problem.programs,

@@ -4,9 +4,11 @@ use tilewright_ir::facts::Family;
 use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::{DType, analysis};
 use tilewright_plan::Target;
-use tilewright_plan::legality::{Rejection, Rule, rows};
-use tilewright_plan::mapping::RowMapping;
+use tilewright_plan::legality::{Rejection, Rule, gpu_rows, rows};
+use tilewright_plan::mapping::{Mapping, Residency, RowMapping};
+use tilewright_plan::policy;
 use tilewright_plan::problem::RowProblem;
+use tilewright_plan::ranking::plan;
 use tilewright_plan::request::Request;
 use tilewright_plan::rows::RowCounts;
 
@@ -78,4 +80,112 @@ fn defaults_are_left_out_of_the_text() {
     let mapping = RowMapping { cluster: 8, ahead: true, ..BASE };
     let text = serde_json::to_string(&mapping).unwrap();
     assert_eq!(serde_json::from_str::<RowMapping>(&text).unwrap(), mapping);
+}
+
+fn aligned(op: &str, shape: [u64; 2], dtype: DType) -> RowProblem {
+    let mut program = build(op, &OpRequest::shaped(dtype, &shape)).unwrap();
+    for (_, tensor) in program.tensors.iter_mut() {
+        tensor.align = 16;
+    }
+    let facts = analysis::facts(&program);
+    let Family::Rows(rows) = &facts.family else { panic!("{op}") };
+    RowProblem::new(&Request::new(&program, &facts), rows).unwrap()
+}
+
+fn gpu_verdict(problem: &RowProblem, mapping: RowMapping) -> Result<(), Rule> {
+    let h200 = Target::nvidia_h200();
+    let counts = RowCounts::new(problem, &mapping);
+    gpu_rows::check(problem, h200.gpu_facts().unwrap(), &mapping, &counts).map_err(|e| e.rule)
+}
+
+const STAGED: RowMapping = RowMapping { fuse: true, stage: true, ..BASE };
+
+#[test]
+fn rows_are_staged_by_whole_copies() {
+    let f32s = aligned("softmax", [64, 16384], DType::F32);
+    assert_eq!(gpu_verdict(&f32s, STAGED), Ok(()));
+    // 16 bytes are four f32 or eight bf16, 2 bytes are no copy.
+    let bf16 = aligned("softmax", [64, 16384], DType::BF16);
+    for (problem, vector, legal) in
+        [(&f32s, 1, true), (&f32s, 8, false), (&bf16, 8, true), (&bf16, 2, true), (&bf16, 1, false)]
+    {
+        let verdict = gpu_verdict(problem, RowMapping { vector, ..STAGED });
+        let expected = if legal { Ok(()) } else { Err(Rule::StageCopies) };
+        assert_eq!(verdict, expected, "V = {vector} of {}", problem.dtype);
+    }
+    // A row that starts anywhere: aligned for one element only.
+    let odd = aligned("softmax", [64, 16385], DType::F32);
+    assert_eq!(gpu_verdict(&odd, STAGED), Err(Rule::StageCopies));
+    let even = aligned("softmax", [64, 16386], DType::F32);
+    assert_eq!(gpu_verdict(&even, STAGED), Err(Rule::StageCopies));
+    assert_eq!(gpu_verdict(&even, RowMapping { vector: 2, ..STAGED }), Ok(()));
+    assert_eq!(gpu_verdict(&f32s, RowMapping { cache: false, ..STAGED }), Err(Rule::StageCopies));
+    let error = verdict(&f32s, &Target::nvidia_h200(), STAGED).unwrap_err();
+    assert_eq!(error.rule, Rule::FuseReduction);
+    let plain = RowMapping { fuse: false, ..STAGED };
+    assert_eq!(verdict(&f32s, &Target::apple_m1_max(), plain).unwrap_err().rule, Rule::StageCopies);
+}
+
+#[test]
+fn staged_rows_take_shared_memory_and_no_registers() {
+    let problem = aligned("softmax", [64, 16384], DType::F32);
+    let bytes = |m| RowCounts::new(&problem, &m).shared_bytes;
+    let joins = 2 * 4 * 16;
+    assert_eq!(bytes(BASE), joins);
+    assert_eq!(bytes(STAGED), 4 * 16384 + joins);
+    assert_eq!(bytes(RowMapping { batch: 2, ..STAGED }), 2 * (4 * 16384 + joins));
+    // A cluster shares the row; each group has all partial results.
+    assert_eq!(bytes(RowMapping { cluster: 4, ..STAGED }), 4 * 4096 + 4 * joins);
+    assert_eq!(RowCounts::new(&problem, &STAGED).private_scalars, 0);
+    // Three of 66 KB fit a core of 228 KB, four don't.
+    let resident = |resident| gpu_verdict(&problem, RowMapping { resident, ..STAGED });
+    assert_eq!(resident(3), Ok(()));
+    assert_eq!(resident(4), Err(Rule::ResidentRange));
+    // 2048 threads a core.
+    let light = RowMapping { subgroups: 32, ..STAGED };
+    assert_eq!(gpu_verdict(&problem, RowMapping { resident: 2, ..light }), Ok(()));
+    assert_eq!(
+        gpu_verdict(&problem, RowMapping { resident: 3, ..light }),
+        Err(Rule::ResidentRange)
+    );
+}
+
+#[test]
+fn rows_go_side_by_side_where_nothing_orders_them() {
+    let softmax = aligned("softmax", [64, 4096], DType::F32);
+    let batch = |batch| RowMapping { batch, fuse: true, ..BASE };
+    for (b, legal) in [(0, false), (1, true), (8, true), (9, false)] {
+        let verdict = gpu_verdict(&softmax, batch(b));
+        assert_eq!(verdict.is_ok(), legal, "B = {b}: {verdict:?}");
+    }
+    assert_eq!(RowCounts::new(&softmax, &batch(4)).groups, 16);
+    assert_eq!(RowCounts::new(&softmax, &batch(3)).groups, 22);
+    let packed = RowMapping { pack: 2, subgroups: 1, vector: 4, ..batch(2) };
+    assert_eq!(gpu_verdict(&softmax, packed), Err(Rule::BatchRange));
+    let layernorm = aligned("layernorm", [64, 4096], DType::F32);
+    let ahead = RowMapping { ahead: true, ..batch(2) };
+    assert_eq!(gpu_verdict(&layernorm, ahead), Err(Rule::BatchRange));
+}
+
+#[test]
+fn hints_are_for_what_the_cache_cannot_hold() {
+    for (rows, hinted) in [(1024, false), (4096, true)] {
+        let mut program = build("softmax", &OpRequest::shaped(DType::F32, &[rows, 4096])).unwrap();
+        for (_, tensor) in program.tensors.iter_mut() {
+            tensor.align = 16;
+        }
+        let facts = analysis::facts(&program);
+        let request = Request::new(&program, &facts);
+        let policy = policy::by_name("gpu", None).unwrap();
+        let ranking = plan(&request, &Target::nvidia_h200(), policy.as_ref()).unwrap();
+        let hints = ranking.candidates.iter().filter(|c| match c.mapping {
+            Mapping::Rows(m) => m.residency != Residency::Normal,
+            _ => false,
+        });
+        assert_eq!(hints.count() > 0, hinted, "{rows} rows");
+    }
+    let m1 = Target::apple_m1_max();
+    let keep = RowMapping { residency: Residency::Keep, ..BASE };
+    let softmax = problem("softmax", [64, 2048]);
+    assert_eq!(verdict(&softmax, &m1, keep).unwrap_err().rule, Rule::CacheHints);
 }

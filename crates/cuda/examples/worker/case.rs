@@ -175,6 +175,12 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// Bytes of all tensors.
+    pub fn bytes(&self) -> u64 {
+        let of = |t: &Tensor| elements(&self.case.program, t, self.case.rows) * t.dtype.bytes();
+        self.case.program.tensors.iter().map(|(_, t)| of(t)).sum()
+    }
+
     /// Number of groups for a number of rows, outermost dimension last as PTX has it.
     pub fn grid(&self, kernel: &Kernel, rows: u64) -> [u32; 3] {
         let mut out = [1u32; 3];

@@ -5,9 +5,14 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tilewright_cuda::driver::Context;
 use tilewright_ir::DType;
+use tilewright_ir::facts::Family;
 use tilewright_ir::ops::ShapeForm;
 use tilewright_ir::ops::catalog::catalog;
-use tilewright_plan::mapping::RowMapping;
+use tilewright_plan::legality::gpu_rows;
+use tilewright_plan::mapping::{Residency, RowMapping};
+use tilewright_plan::problem::RowProblem;
+use tilewright_plan::rows::RowCounts;
+use tilewright_plan::{Request, Target};
 
 use crate::case::{Case, Error};
 use crate::search::load_all;
@@ -34,8 +39,31 @@ fn mappings(cols: u64, dtype: DType) -> Vec<RowMapping> {
         if cluster * subgroups == 1 {
             out.push(RowMapping { cache: true, pack: 4, ..m });
         }
+        // Rows side by side, in registers and in shared memory, with both kinds of hints.
+        let residency = [Residency::Keep, Residency::Stream][i % 2];
+        out.push(RowMapping { cache: true, batch: 2 + i as u32 % 2, residency, ..m });
+        let vector = if m.vector == 1 && dtype.bytes() == 2 { 2 } else { m.vector };
+        if cols.is_multiple_of(vector.into()) {
+            let base = RowMapping { cache: true, stage: true, vector, ..m };
+            out.push(RowMapping { resident: 2, ..base });
+            out.push(RowMapping { batch: 2, residency, ..base });
+        }
     }
     out
+}
+
+/// Whether rows may be staged or run side by side as a mapping says.
+fn legal(case: &Case, rows: u64, mapping: &RowMapping) -> bool {
+    let target = Target::nvidia_h200();
+    let (Family::Rows(facts), Some(gpu)) = (&case.facts.family, target.gpu_facts()) else {
+        return false;
+    };
+    let request = Request::new(&case.program, &case.facts).size("rows", rows);
+    let problem = RowProblem::new(&request, facts);
+    problem.is_ok_and(|problem| {
+        let counts = RowCounts::new(&problem, mapping);
+        gpu_rows::check(&problem, gpu, mapping, &counts).is_ok()
+    })
 }
 
 /// Checks all ops on one shape. The answer counts kernels and names what is wrong.
@@ -59,7 +87,8 @@ pub fn check(context: &Arc<Context>, rows: u64, cols: u64) -> Result<Value, Erro
     for ((op, dtype), case) in todo.into_iter().zip(cases) {
         let case = case.map_err(|e| format!("{op} {dtype}: {e}"))?;
         let checked = case.checked;
-        let list = mappings(cols, dtype);
+        let mut list = mappings(cols, dtype);
+        list.retain(|m| !m.stage && m.batch == 1 || legal(&case, rows, m));
         let loaded = load_all(context, &case, &list);
         let problem = case.upload(context)?;
         for (mapping, loaded) in list.iter().zip(loaded) {

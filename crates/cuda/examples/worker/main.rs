@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tilewright_cuda::driver::Context;
+use tilewright_plan::mapping::RowMapping;
 
 use case::{Case, Error};
 use search::Kept;
@@ -37,10 +38,10 @@ fn answer(context: &Arc<Context>, kept: &mut Option<Kept>, line: &str) -> Result
             let dtype = request["dtype"].as_str().ok_or("dtype")?.parse()?;
             let case = Case::new(op, number("rows")?, number("cols")?, dtype, CHECKED_ROWS)?;
             let mappings = match request.get("mappings") {
-                Some(list) => serde_json::from_value(list.clone())?,
+                Some(list) => serde_json::from_value::<Vec<RowMapping>>(list.clone())?,
                 None => search::mappings(&case, dtype),
             };
-            let (new, report) = search::prepare(context, case.upload(context)?, mappings)?;
+            let (new, report) = search::prepare(context, case.upload(context)?, &mappings)?;
             *kept = Some(new);
             Ok(report)
         }

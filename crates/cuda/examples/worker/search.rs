@@ -11,7 +11,7 @@ use tilewright_ir::DType;
 use tilewright_ir::facts::Family;
 use tilewright_kernel::kernel::Kernel;
 use tilewright_kernel::lower::{Join, Options, lower};
-use tilewright_plan::mapping::{Mapping, RowMapping};
+use tilewright_plan::mapping::{Mapping, Residency, RowMapping};
 use tilewright_plan::problem::rows::ahead_loads;
 
 use crate::case::{Case, Error, Problem};
@@ -45,6 +45,60 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// Bytes of shared memory and threads that one core of an H200 holds.
+const SHARED: u64 = 228 << 10;
+const THREADS: u64 = 2048;
+/// Mappings that are tried with hints to the second-level cache, the fastest without.
+const HINTED: usize = 6;
+/// Bytes beyond which they are tried: the second-level cache of an H200.
+const CACHED: u64 = 60 << 20;
+
+/// Columns from which rows are staged in shared memory, or several of them run side by side.
+const LONG: u64 = 16_384;
+/// Registers of a core, and those of a thread beside what it keeps.
+const REGISTERS: u64 = 65_536;
+const OTHERS: u64 = 40;
+
+/// Mappings for long rows in whole vectors: in shared memory, in as many groups as a core then
+/// holds, one or two rows at once; and in registers, side by side or held to their share.
+fn long(base: RowMapping, per_worker: u64, dtype: DType, norm: bool, out: &mut Vec<RowMapping>) {
+    let threads = base.threads();
+    let base = RowMapping { cache: true, fuse: true, ..base };
+    for batch in [1u32, 2] {
+        let bytes = dtype.bytes() * per_worker * threads * u64::from(batch) + 2048;
+        let groups = (SHARED / bytes).min(THREADS / threads) as u32;
+        for resident in [groups, groups.saturating_sub(1)] {
+            if per_worker <= 128 && resident >= 2 {
+                out.push(RowMapping { stage: true, batch, resident, ..base });
+            }
+        }
+    }
+    if base.cluster == 1 {
+        return;
+    }
+    if per_worker <= 32 {
+        out.push(RowMapping { batch: 2, ..base });
+    }
+    let kept = per_worker * dtype.bytes().min(4) / 4 + OTHERS;
+    let resident = (REGISTERS / (threads * kept)) as u32;
+    if norm && per_worker <= 64 && resident >= 2 {
+        out.push(RowMapping { resident, ..base });
+    }
+}
+
+/// The fastest mappings so far, with hints.
+fn hinted(table: &[Value]) -> Vec<RowMapping> {
+    let time = |row: &Value| row["us"].as_f64().unwrap_or(f64::INFINITY);
+    let mut rows: Vec<&Value> = table.iter().filter(|r| r["us"].is_f64()).collect();
+    rows.sort_by(|a, b| time(a).total_cmp(&time(b)));
+    let parse = |row: &&Value| serde_json::from_value::<RowMapping>(row["mapping"].clone()).ok();
+    let best: Vec<RowMapping> = rows.iter().filter_map(parse).take(HINTED).collect();
+    let with = |m: &RowMapping| {
+        [Residency::Keep, Residency::Stream].map(|residency| RowMapping { residency, ..*m })
+    };
+    best.iter().filter(|m| m.residency.is_normal()).flat_map(with).collect()
+}
+
 /// Mappings that may win.
 pub fn mappings(case: &Case, dtype: DType) -> Vec<RowMapping> {
     let cols = case.cols;
@@ -72,8 +126,15 @@ pub fn mappings(case: &Case, dtype: DType) -> Vec<RowMapping> {
                 if aligned && u64::from(vector) * 2 < widest || !aligned && vector > 1 {
                     continue;
                 }
+                // Narrow vectors don't win where each worker has many.
+                if aligned && cols >= LONG && u64::from(vector) < widest {
+                    continue;
+                }
                 let base = RowMapping { subgroups, cluster, vector, ..RowMapping::ONE };
                 let per_worker = cols.div_ceil(base.workers());
+                if aligned && cols >= LONG && per_worker >= 16 {
+                    long(base, per_worker, dtype, ahead.len() > 1, &mut out);
+                }
                 // A worker with nothing to do, or more than fits its registers, isn't worth a try.
                 let most = if cluster == 1 { 96 } else { 64 };
                 if per_worker > most || (subgroups * cluster > 1 && per_worker < vector.into()) {
@@ -147,42 +208,61 @@ pub fn load_all(
     done.into_iter().map(|(_, loaded)| loaded).collect()
 }
 
-/// Checks and times every mapping: the fastest, and a table of all.
+/// What was tried.
+#[derive(Default)]
+struct Tried {
+    table: Vec<Value>,
+    best: Option<(f64, Loaded, Value)>,
+}
+
+impl Tried {
+    /// Checks and times mappings.
+    fn add(&mut self, context: &Arc<Context>, problem: &Problem, mappings: &[RowMapping]) {
+        for (mapping, loaded) in mappings.iter().zip(load_all(context, &problem.case, mappings)) {
+            let mut row = json!({ "mapping": mapping });
+            let outcome = loaded.and_then(|loaded| {
+                let report = loaded.function.report()?;
+                row["registers"] = report.registers.into();
+                row["local_bytes"] = report.local_bytes.into();
+                row["per_core"] = report.groups_per_core.into();
+                let error = problem.check(context, &loaded.function, &loaded.kernel)?;
+                row["error"] = error.into();
+                if error > 1.0 {
+                    return Err(format!("wrong: {error} times the bound").into());
+                }
+                Ok((search(context, problem, &loaded)?, loaded))
+            });
+            match outcome {
+                Ok((us, loaded)) => {
+                    row["us"] = us.into();
+                    if self.best.as_ref().is_none_or(|b| us < b.0) {
+                        self.best = Some((us, loaded, row.clone()));
+                    }
+                }
+                Err(error) => {
+                    row["failed"] = error.to_string().chars().take(300).collect::<String>().into();
+                }
+            }
+            self.table.push(row);
+        }
+    }
+}
+
+/// Checks and times every mapping, and the fastest with hints to the second-level cache where it
+/// can't hold everything: the fastest of all, and a table.
 pub fn prepare(
     context: &Arc<Context>,
     problem: Problem,
-    mappings: Vec<RowMapping>,
+    mappings: &[RowMapping],
 ) -> Result<(Kept, Value), Error> {
-    let loaded = load_all(context, &problem.case, &mappings);
-    let mut table = Vec::new();
-    let mut best: Option<(f64, Loaded, Value)> = None;
-    for (mapping, loaded) in mappings.iter().zip(loaded) {
-        let mut row = json!({ "mapping": mapping });
-        let outcome = loaded.and_then(|loaded| {
-            let report = loaded.function.report()?;
-            row["registers"] = report.registers.into();
-            row["local_bytes"] = report.local_bytes.into();
-            row["per_core"] = report.groups_per_core.into();
-            let error = problem.check(context, &loaded.function, &loaded.kernel)?;
-            row["error"] = error.into();
-            if error > 1.0 {
-                return Err(format!("wrong: {error} times the bound").into());
-            }
-            Ok((search(context, &problem, &loaded)?, loaded))
-        });
-        match outcome {
-            Ok((us, loaded)) => {
-                row["us"] = us.into();
-                if best.as_ref().is_none_or(|b| us < b.0) {
-                    best = Some((us, loaded, row.clone()));
-                }
-            }
-            Err(error) => {
-                row["failed"] = error.to_string().chars().take(300).collect::<String>().into();
-            }
-        }
-        table.push(row);
+    let mut tried = Tried::default();
+    tried.add(context, &problem, mappings);
+    if problem.bytes() > CACHED {
+        let hinted = hinted(&tried.table);
+        let new: Vec<RowMapping> = hinted.into_iter().filter(|m| !mappings.contains(m)).collect();
+        tried.add(context, &problem, &new);
     }
+    let Tried { table, best } = tried;
     let Some((us, loaded, row)) = best else {
         let first = table.iter().find_map(|r| r["failed"].as_str()).unwrap_or("none was tried");
         return Err(format!("no mapping works: {first}").into());

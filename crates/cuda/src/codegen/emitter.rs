@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use tilewright_ir::DType;
 use tilewright_ir::program::Access;
 use tilewright_kernel::kernel::{
-    ArgId, ArgKind, Barrier, BarrierId, Block, Collective, Elem, Kernel, Literal, Memory, Op,
-    PrivateId, Scope, Stmt, Type, ValueId,
+    ArgId, ArgKind, Barrier, BarrierId, Block, Collective, Elem, Evict, Kernel, Literal, Memory,
+    Op, PrivateId, Scope, Stmt, Type, ValueId,
 };
 
 use super::async_copy::{Commits, group_size};
@@ -140,6 +140,8 @@ pub struct Emitter<'a> {
     pub(super) statements: usize,
     /// Global base address per buffer argument.
     pub(super) bases: HashMap<ArgId, Reg>,
+    /// Policies of the second-level cache that the kernel uses.
+    pub(super) policies: HashMap<Evict, Reg>,
     /// Lane number as a 64-bit register.
     pub(super) lane: Option<Reg>,
     /// Subgroup number as a 64-bit register.
@@ -174,6 +176,7 @@ impl<'a> Emitter<'a> {
             labels: 0,
             statements: 0,
             bases: HashMap::new(),
+            policies: HashMap::new(),
             lane: None,
             subgroup: None,
             lane32: None,
@@ -287,11 +290,26 @@ impl<'a> Emitter<'a> {
         self.values.insert(value, val);
     }
 
+    /// Makes the policy for a hint to the second-level cache, once.
+    fn policy(&mut self, evict: Evict) {
+        let name = match evict {
+            Evict::Normal => return,
+            Evict::First => "evict_first",
+            Evict::Last => "evict_last",
+        };
+        if !self.policies.contains_key(&evict) {
+            let reg = self.reg(Class::B64);
+            self.inst(format_args!("createpolicy.fractional.L2::{name}.b64 {reg}, 1.0"));
+            self.policies.insert(evict, reg);
+        }
+    }
+
     /// Loads arguments and the lane's coordinates.
     pub(super) fn prologue(&mut self) -> Result<(), CodegenError> {
         for (id, arg) in self.kernel.args.iter() {
             match arg.kind {
-                ArgKind::Buffer { .. } => {
+                ArgKind::Buffer { evict, .. } => {
+                    self.policy(evict);
                     let (generic, global) = (self.reg(Class::B64), self.reg(Class::B64));
                     self.inst(format_args!("ld.param.u64 {generic}, [p_{}]", arg.name));
                     self.inst(format_args!("cvta.to.global.u64 {global}, {generic}"));

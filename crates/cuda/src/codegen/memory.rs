@@ -16,6 +16,15 @@ struct Address {
     /// `global`, `global.nc`, `shared` or `shared::cluster`.
     space: &'static str,
     dtype: DType,
+    /// `.L2::cache_hint` and the operand that goes with it, or nothing.
+    hint: (&'static str, String),
+}
+
+impl Address {
+    /// State space and qualifiers of an access.
+    fn space(&self) -> String {
+        format!("{}{}", self.space, self.hint.0)
+    }
 }
 
 impl Emitter<'_> {
@@ -50,14 +59,19 @@ impl Emitter<'_> {
     }
 
     fn address(&mut self, place: &Place) -> Result<Address, CodegenError> {
+        let mut hint = ("", String::new());
         let (memory, start, space, dtype, row) = match place.memory {
             Memory::Global(arg) => {
-                let ArgKind::Buffer { dtype, access, .. } = self.kernel.args[arg].kind else {
+                let ArgKind::Buffer { dtype, access, evict, .. } = self.kernel.args[arg].kind
+                else {
                     return Err(self.unsupported("an access to an argument that is no buffer"));
                 };
                 let base = self.bases.get(&arg).copied();
+                if let Some(policy) = self.policies.get(&evict) {
+                    hint = (".L2::cache_hint", format!(", {policy}"));
+                }
                 // Read-only inputs don't alias outputs, so the non-coherent path may serve them. Hints
-                // to the caches beside it cost time or changed nothing (benches/cuda/RESULTS.md).
+                // to the first-level cache cost time or changed nothing (benches/cuda/RESULTS.md).
                 let space = match access {
                     Access::In => "global.nc",
                     _ => "global",
@@ -106,7 +120,7 @@ impl Emitter<'_> {
                     format!("[{at}+{start}]")
                 }
             };
-            return Ok(Address { text, space, dtype });
+            return Ok(Address { text, space, dtype, hint });
         }
         let key = (place.memory, base, place.lane_stride, index);
         let at = match self.reuse.addresses.get(&key) {
@@ -126,7 +140,8 @@ impl Emitter<'_> {
                 at
             }
         };
-        Ok(Address { text: format!("[{at}+{}]", constant * size + start), space, dtype })
+        let text = format!("[{at}+{}]", constant * size + start);
+        Ok(Address { text, space, dtype, hint })
     }
 
     /// The address of an element of the cluster's shared buffers: which group's it is follows from
@@ -160,7 +175,12 @@ impl Emitter<'_> {
         self.inst(format_args!("mad.lo.u32 {at}, {within}, {}, {own}", dtype.bytes()));
         self.inst(format_args!("mapa.shared::cluster.u32 {address}, {at}, {rank}"));
         let start = shared_offset(self.kernel, Some(id));
-        Ok(Address { text: format!("[{address}+{start}]"), space: "shared::cluster", dtype })
+        Ok(Address {
+            text: format!("[{address}+{start}]"),
+            space: "shared::cluster",
+            dtype,
+            hint: ("", String::new()),
+        })
     }
 
     pub(super) fn lane(&self) -> Result<Reg, CodegenError> {
@@ -309,7 +329,8 @@ impl Emitter<'_> {
     fn load_one(&mut self, address: &Address, reg: Reg, element: u64, predicate: Option<Reg>) {
         let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
         let at = offset(&address.text, element * address.dtype.bytes());
-        self.inst(format_args!("{prefix}ld.{}.{} {reg}, {at}", address.space, reg.class.mov()));
+        let (space, policy) = (address.space(), &address.hint.1);
+        self.inst(format_args!("{prefix}ld.{space}.{} {reg}, {at}{policy}", reg.class.mov()));
     }
 
     /// One access for all elements: at most 16 bytes each; 16-bit elements travel in pairs.
@@ -319,6 +340,7 @@ impl Emitter<'_> {
             self.load_one(address, out[0], 0, predicate);
             return;
         }
+        let (space, policy) = (address.space(), &address.hint.1);
         let mut done = 0u64;
         if out[0].class == Class::B16 {
             for chunk in out.chunks(8) {
@@ -326,7 +348,7 @@ impl Emitter<'_> {
                 let at = offset(&address.text, done);
                 let list = join(&pairs);
                 let vector = vector_suffix(pairs.len());
-                self.inst(format_args!("{prefix}ld.{}{vector}.b32 {list}, {at}", address.space));
+                self.inst(format_args!("{prefix}ld.{space}{vector}.b32 {list}, {at}{policy}"));
                 for (pair, halves) in pairs.iter().zip(chunk.chunks(2)) {
                     self.inst(format_args!(
                         "{prefix}mov.b32 {{{}, {}}}, {pair}",
@@ -343,8 +365,7 @@ impl Emitter<'_> {
             let vector = vector_suffix(chunk.len());
             let ty = chunk[0].class.mov();
             self.inst(format_args!(
-                "{prefix}ld.{}{vector}.{ty} {}, {at}",
-                address.space,
+                "{prefix}ld.{space}{vector}.{ty} {}, {at}{policy}",
                 join(chunk)
             ));
             done += size * chunk.len() as u64;
@@ -383,10 +404,11 @@ impl Emitter<'_> {
                 let partial = self.partial(*p, all);
                 let at = offset(&address.text, v as u64 * address.dtype.bytes());
                 self.inst(format_args!(
-                    "@{partial} st.{}.{} {at}, {}",
-                    address.space,
+                    "@{partial} st.{}.{} {at}, {}{}",
+                    address.space(),
                     regs[v].class.mov(),
-                    regs[v]
+                    regs[v],
+                    address.hint.1
                 ));
             }
         }
@@ -395,11 +417,14 @@ impl Emitter<'_> {
 
     fn store_vector(&mut self, address: &Address, regs: &[Reg], predicate: Option<Reg>) {
         let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
-        let space = address.space;
+        let (space, policy) = (address.space(), &address.hint.1);
         let size = address.dtype.bytes();
         if regs.len() == 1 {
             let ty = regs[0].class.mov();
-            self.inst(format_args!("{prefix}st.{space}.{ty} {}, {}", address.text, regs[0]));
+            self.inst(format_args!(
+                "{prefix}st.{space}.{ty} {}, {}{policy}",
+                address.text, regs[0]
+            ));
             return;
         }
         let mut done = 0;
@@ -411,11 +436,17 @@ impl Emitter<'_> {
                     pairs.push(self.pack(address.dtype, halves[0], halves[1]));
                 }
                 let vector = vector_suffix(pairs.len());
-                self.inst(format_args!("{prefix}st.{space}{vector}.b32 {at}, {}", join(&pairs)));
+                self.inst(format_args!(
+                    "{prefix}st.{space}{vector}.b32 {at}, {}{policy}",
+                    join(&pairs)
+                ));
             } else {
                 let vector = vector_suffix(chunk.len());
                 let ty = chunk[0].class.mov();
-                self.inst(format_args!("{prefix}st.{space}{vector}.{ty} {at}, {}", join(chunk)));
+                self.inst(format_args!(
+                    "{prefix}st.{space}{vector}.{ty} {at}, {}{policy}",
+                    join(chunk)
+                ));
             }
             done += size * chunk.len() as u64;
         }

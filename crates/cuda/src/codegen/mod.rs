@@ -13,7 +13,7 @@ mod emitter;
 mod math;
 mod memory;
 
-use tilewright_kernel::kernel::{ArgKind, Elem, Kernel};
+use tilewright_kernel::kernel::{Arg, ArgKind, Elem, Evict, Kernel};
 
 pub use emitter::Emitter;
 
@@ -30,6 +30,9 @@ impl PtxTarget {
     /// The lowest target that kernels without asynchronous atoms need: sm_80, PTX 7.0 (R450
     /// drivers).
     pub const BASE: PtxTarget = PtxTarget { sm: 80, version: 70 };
+
+    /// What hints to the second-level cache need: sm_80, PTX 7.4 (R470 drivers).
+    pub const CACHE_HINTS: PtxTarget = PtxTarget { sm: 80, version: 74 };
 
     /// What clusters need: sm_90, PTX 7.8 (R520 drivers).
     pub const CLUSTERS: PtxTarget = PtxTarget { sm: 90, version: 78 };
@@ -112,10 +115,17 @@ pub fn emit_resident(
     if threads > 1024 {
         return Err(CodegenError::Threads { kernel: kernel.name.clone(), threads });
     }
-    let target = match kernel.cluster {
+    let mut target = match kernel.cluster {
         1 => target,
         _ => target.with(PtxTarget::CLUSTERS),
     };
+    let hinted = |arg: &Arg| match arg.kind {
+        ArgKind::Buffer { evict, .. } => evict != Evict::Normal,
+        _ => false,
+    };
+    if kernel.args.iter().any(|(_, arg)| hinted(arg)) {
+        target = target.with(PtxTarget::CACHE_HINTS);
+    }
     let mut emitter = Emitter::new(kernel, target);
     emitter.prologue()?;
     emitter.block(&kernel.body)?;

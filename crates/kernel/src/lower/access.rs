@@ -440,6 +440,17 @@ impl Context<'_> {
             .collect()
     }
 
+    /// Copies the lanes' elements to shared memory asynchronously: the token, or none where they
+    /// don't go as one access each.
+    pub(super) fn copy(&mut self, access: &Access, to: Place) -> Option<ValueId> {
+        if !access.whole || !access.varying {
+            return None;
+        }
+        let from = self.place(access, 0);
+        let guard = self.guard(access, None).map(|test| Guard { test, fill: 0.0 });
+        Some(self.b.copy_async(to, from, access.vector, guard))
+    }
+
     /// Writes one value or V. Where no lane differs, lane 0 writes.
     pub(super) fn write(&mut self, access: &mut Access, values: &[ValueId]) {
         let guarded = |test| Guard { test, fill: 0.0 };

@@ -9,7 +9,7 @@ use tilewright_ir::program as ir;
 use tilewright_ir::program::{AxisId, MapOp, ReduceOp};
 
 use super::access::Frame;
-use super::{Context, LowerError, Rule, Source};
+use super::{Context, LowerError, Rule, Source, Staged};
 use crate::kernel::*;
 
 /// The element type of data.
@@ -78,6 +78,9 @@ impl Context<'_> {
         let result = match self.sources.get(&value).copied() {
             // Stripes are found by their owners only; who stands elsewhere computes again.
             Some(Source::Stripe(array)) if frame.slot.is_some() => self.read_stripe(array, frame),
+            Some(Source::Staged(staged)) if frame.slot.is_some() => {
+                self.read_staged(&staged, frame)
+            }
             Some(Source::Tile(tile)) => self.read_tile(tile, frame)?,
             _ => self.compute(value, frame)?,
         };
@@ -95,6 +98,25 @@ impl Context<'_> {
     fn read_stripe(&mut self, array: PrivateId, frame: &Frame) -> Vec<ValueId> {
         let (place, guard) = self.stripe_place(array, frame, 0);
         self.b.load(place, frame.vector, guard)
+    }
+
+    fn read_staged(&mut self, staged: &Staged, frame: &Frame) -> Vec<ValueId> {
+        let zero = self.b.int(0);
+        let place = self.staged_place(staged, frame.slot.unwrap_or(zero));
+        let guard = frame.limit.map(|limit| Guard::count(limit, 0.0));
+        self.b.load(place, frame.vector, guard)
+    }
+
+    /// Where a lane's element of a slot is: the element of its pack in its chunk.
+    pub(super) fn staged_place(&mut self, staged: &Staged, slot: ValueId) -> Place {
+        let b = &mut self.b;
+        let wide = b.int(i64::from(staged.vector));
+        let (chunk, element) = (b.div(slot, wide), b.rem(slot, wide));
+        let begin = b.mul_int(chunk, staged.chunk as i64);
+        let base = b.add_int(begin, staged.first as i64);
+        let base = b.add(base, element);
+        let base = b.add(base, staged.own);
+        Place::strided(Memory::Shared(staged.shared), base, i64::from(staged.vector))
     }
 
     /// Keeps the lanes' elements in a private array.

@@ -214,6 +214,23 @@ enum Source {
     Stripe(PrivateId),
     /// In a shared buffer, at the frame's positions.
     Tile(TileId),
+    /// In a shared buffer, where the lane's own copies put them: at the slot of the frame.
+    Staged(Staged),
+}
+
+/// A row's part that a group staged in shared memory. Element `v` of a lane's pack in chunk `c` is
+/// at `first + c·W·V + worker·V + v`, W workers of the group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Staged {
+    shared: SharedId,
+    /// First element of the row in the buffer.
+    first: u64,
+    /// Elements of a chunk, W·V.
+    chunk: u64,
+    /// V.
+    vector: u32,
+    /// First element of the subgroup in a chunk.
+    own: ValueId,
 }
 
 /// A lowering in progress.
@@ -267,6 +284,14 @@ impl<'a> Context<'a> {
             let name = &self.program.indices[index].name;
             self.error(Rule::Axis, format!("index `{name}` has no value here"))
         })
+    }
+
+    /// When the second-level cache gives up the lines of a tensor.
+    fn evict(&mut self, tensor: ir::TensorId, priority: Evict) {
+        let arg = self.args.tensor(tensor);
+        if let ArgKind::Buffer { evict, .. } = &mut self.b.declarations().args[arg].kind {
+            *evict = priority;
+        }
     }
 
     /// Declares the grid: one group per `pack` instances of the innermost dimension. Returns per

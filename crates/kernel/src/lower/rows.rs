@@ -7,22 +7,30 @@
 //! has several subgroups, over their partial results in shared memory: one barrier each, because
 //! every reduction has partials of its own. Where a cluster of groups shares a program, every
 //! subgroup writes its partial result to the shared memory of all of them.
+//!
+//! Rows of a batch go side by side (see [`batch`]); rows may lie in shared memory (see [`stage`]).
 
+mod batch;
 mod domains;
 mod reduce;
+mod stage;
 mod tail;
+
+use std::collections::HashSet;
 
 use tilewright_ir::Program;
 use tilewright_ir::entity::Id;
 use tilewright_ir::facts::{DomainKind, ReductionFact, RowFacts, RowVariant};
 use tilewright_ir::program as ir;
 use tilewright_ir::program::{AxisId, MapOp, OrderPolicy};
-use tilewright_plan::mapping::RowMapping;
+use tilewright_plan::mapping::{Residency, RowMapping};
+use tilewright_plan::problem::rows::is_shared_load;
 
 use super::access::Frame;
 use super::{Context, Join, LowerError, Options, Pack, Rule, Tail, check_closed_form};
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
+use batch::Row;
 
 /// The most elements that one lane's stripe may have.
 const MAX_SLOTS: u64 = 1 << 20;
@@ -44,13 +52,22 @@ struct Rows<'a> {
     start: Option<BarrierId>,
     join: Join,
     tail: Tail,
+    /// What the rows of the batch know, but for the one that is being built.
+    others: Vec<Row>,
+    /// The row that is being built.
+    row: usize,
+    /// Values that are the same for all rows.
+    common: HashSet<ir::ValueId>,
+    /// Copies that nothing has waited for.
+    copies: Vec<ValueId>,
 }
 
 fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
     let fail =
         |rule, detail: String| Err(LowerError { program: program.name.clone(), rule, detail });
-    let RowMapping { lanes, subgroups, vector, unroll, accumulators, pack, cluster, .. } = *mapping;
-    if [lanes, subgroups, unroll, accumulators, pack, cluster].contains(&0) {
+    let RowMapping { lanes, subgroups, vector, unroll, accumulators, pack, cluster, batch, .. } =
+        *mapping;
+    if [lanes, subgroups, unroll, accumulators, pack, cluster, batch].contains(&0) {
         return fail(Rule::MappingRange, format!("{mapping:?} has a zero"));
     }
     if !matches!(vector, 1 | 2 | 4 | 8) {
@@ -63,6 +80,10 @@ fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
     if subgroups > lanes {
         let detail = format!("{subgroups} partial results for {lanes} lanes");
         return fail(Rule::SubgroupsPerLane, detail);
+    }
+    if pack > 1 && mapping.stage {
+        let detail = format!("{pack} programs of a group, and rows staged in shared memory");
+        return fail(Rule::MappingRange, detail);
     }
     if pack > 1 && (subgroups > 1 || cluster > 1) {
         let detail =
@@ -86,6 +107,7 @@ pub(super) fn lower(
     let beside = if options.pack == Pack::Beside { mapping.pack } else { 1 };
     let groups = mapping.subgroups * beside;
     let mut b = KernelBuilder::new(&program.name, mapping.lanes, groups);
+    b.resident(mapping.resident);
     let zero = b.int(0);
     let mut cx = Context::new(program, b);
     let columns = cx.extent(facts.columns);
@@ -102,12 +124,18 @@ pub(super) fn lower(
         start: None,
         join: options.join,
         tail: options.tail,
+        others: Vec::new(),
+        row: 0,
+        common: HashSet::new(),
+        copies: Vec::new(),
     };
     rows.check_in_out()?;
-    let origins = rows.cx.grid(u64::from(mapping.pack))?;
+    rows.hint();
+    let origins = rows.cx.grid(mapping.programs())?;
     for (index, origin) in program.grid.iter().zip(&origins) {
         rows.cx.indices.insert(*index, *origin);
     }
+    rows.enter_batch(facts)?;
     if mapping.cluster > 1 {
         rows.enter_cluster(facts)?;
         rows.body()?;
@@ -169,11 +197,12 @@ fn finish(rows: Rows<'_>, facts: &RowFacts) -> Result<Kernel, LowerError> {
     let slots: Vec<u64> =
         free_reductions(program, facts).map(|r| r.dtype.accumulator().bytes()).collect();
     let start = u64::from(cluster > 1 && !slots.is_empty());
-    let planned = if sharers > 1 {
+    let (bytes, barriers) = if sharers > 1 {
         (slots.iter().sum::<u64>() * sharers, slots.len() as u64 + start)
     } else {
         (0, 0)
     };
+    let planned = ((bytes + rows.staged_bytes()) * u64::from(rows.mapping.batch), barriers);
     let kernel = rows.cx.b.finish();
     check_closed_form(program, &kernel, planned)?;
     Ok(kernel)
@@ -208,15 +237,47 @@ impl Rows<'_> {
 
     fn body(&mut self) -> Result<(), LowerError> {
         self.read_in_out_scalars()?;
+        self.stage()?;
         let mut ahead = self.ahead();
         for group in self.groups()? {
             self.run(&group, &mut ahead)?;
         }
-        self.scalar_stores()
+        for row in 0..self.batch() {
+            self.select(row);
+            self.scalar_stores()?;
+        }
+        Ok(())
     }
 
     fn tensor_access(&self, tensor: ir::TensorId) -> ir::Access {
         self.cx.program.tensors[tensor].access
+    }
+
+    /// Tells the second-level cache what to keep of the tensors of which every row has a part.
+    fn hint(&mut self) {
+        let (read, written) = match self.mapping.residency {
+            Residency::Normal => return,
+            Residency::Keep => (Evict::Last, Evict::First),
+            Residency::Stream => (Evict::First, Evict::First),
+        };
+        let program = self.cx.program;
+        let shared: HashSet<ir::TensorId> = program
+            .ops
+            .iter()
+            .filter(|(id, _)| is_shared_load(program, Some(*id)))
+            .filter_map(|(_, op)| match &op.op {
+                ir::Op::Load { tensor, .. } => Some(*tensor),
+                _ => None,
+            })
+            .collect();
+        for (id, tensor) in program.tensors.iter() {
+            let evict = match tensor.access {
+                ir::Access::In if !shared.contains(&id) => read,
+                ir::Access::Out => written,
+                _ => Evict::Normal,
+            };
+            self.cx.evict(id, evict);
+        }
     }
 
     /// A tensor that is read and written: its reads must be of the very element that is written,

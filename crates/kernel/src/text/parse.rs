@@ -593,7 +593,19 @@ impl<'a> Parser<'a> {
                 }
             };
             self.keyword("align")?;
-            ArgKind::Buffer { dtype, access, align: self.number("an alignment")? }
+            let align = self.number("an alignment")?;
+            let mut evict = Evict::Normal;
+            if self.eat_word("evict") {
+                evict = match self.word("`first` or `last`")? {
+                    "first" => Evict::First,
+                    "last" => Evict::Last,
+                    other => {
+                        return self
+                            .error_before(format!("expected `first` or `last`, not `{other}`"));
+                    }
+                };
+            }
+            ArgKind::Buffer { dtype, access, align, evict }
         } else if self.eat_word("tensor_map") {
             let dtype = self.dtype()?;
             self.keyword("box")?;

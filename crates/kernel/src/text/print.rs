@@ -183,13 +183,18 @@ impl<'a> Printer<'a> {
     fn arg_line(&mut self, arg: &Arg) -> fmt::Result {
         write!(self.out, "  arg {}: ", arg.name)?;
         match arg.kind {
-            ArgKind::Buffer { dtype, access, align } => {
+            ArgKind::Buffer { dtype, access, align, evict } => {
                 let access = match access {
                     Access::In => "in",
                     Access::Out => "out",
                     Access::InOut => "inout",
                 };
                 write!(self.out, "buffer {dtype} {access} align {align}")?;
+                match evict {
+                    Evict::Normal => {}
+                    Evict::First => write!(self.out, " evict first")?,
+                    Evict::Last => write!(self.out, " evict last")?,
+                }
             }
             ArgKind::Number(elem) => write!(self.out, "{elem}")?,
             ArgKind::TensorMap { dtype, box_rows, box_cols, swizzle } => {

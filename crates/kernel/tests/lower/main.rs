@@ -1,6 +1,7 @@
 //! Every op of the library, lowered with many mappings and run in the simulator against the
 //! float64 interpreter.
 
+mod batches;
 mod common;
 mod fallback;
 mod matrix;

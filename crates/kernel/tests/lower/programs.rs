@@ -143,6 +143,7 @@ fn random_programs() {
             fuse: random.below(2) == 0,
             cluster,
             ahead: random.below(2) == 0,
+            ..RowMapping::ONE
         };
         let context = format!("seed {seed}: {n} columns, {m:?}");
         let launch = launch(&program, &[("rows", 1 + random.below(4))], 0, seed);

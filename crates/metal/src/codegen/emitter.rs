@@ -450,7 +450,7 @@ impl<'a> Emitter<'a> {
 
     fn bindings(&self) -> Vec<Binding> {
         let kind = |kind: &ArgKind| match *kind {
-            ArgKind::Buffer { dtype, access, align } => {
+            ArgKind::Buffer { dtype, access, align, .. } => {
                 Some(BindingKind::Buffer { dtype, access, align })
             }
             ArgKind::Number(elem) => Some(BindingKind::Number(elem)),

@@ -1,6 +1,6 @@
 //! Legality of row mappings on CPUs: a subgroup is one vector, a group is a task of one or more rows.
 
-use super::rows::check_loop;
+use super::rows::{check_loop, check_plain};
 use super::{Rejection, Rule, require};
 use crate::mapping::RowMapping;
 use crate::problem::RowProblem;
@@ -8,7 +8,8 @@ use crate::rows::RowCounts;
 use crate::target::CpuFacts;
 
 /// Checks a row mapping, rules in this order: lane-width, threads-limit (one subgroup),
-/// vector-choice, pack-range, the loop rules, cache-reuse, fuse-reduction, scratch-budget.
+/// vector-choice, pack-range, the loop rules, cache-reuse, fuse-reduction, cache-hints,
+/// scratch-budget.
 ///
 /// Stripes beyond the caches are slow, which is the policy's matter; only memory is a limit.
 ///
@@ -40,6 +41,10 @@ pub fn check(
     require(!mapping.fuse || fusable, Rule::FuseReduction, || {
         "no reduction reads the tile of the loop right before it".to_string()
     })?;
+    require(mapping.residency.is_normal(), Rule::CacheHints, || {
+        format!("residency {}", mapping.residency.name())
+    })?;
+    check_plain(mapping)?;
     require(counts.stripe_bytes_max <= cpu.scratch_bytes, Rule::ScratchBudget, || {
         format!("{} bytes of stripes, at most {}", counts.stripe_bytes_max, cpu.scratch_bytes)
     })

@@ -84,11 +84,19 @@ pub enum Rule {
     ClusterRange,
     /// Loads ahead of a reduction where no later phase loads anything new.
     AheadLoads,
+    /// Hints to a second-level cache on a target that takes none.
+    CacheHints,
+    /// Rows in shared memory that can't come there by whole asynchronous copies.
+    StageCopies,
+    /// Rows side by side that have to follow one another, or more than 8.
+    BatchRange,
+    /// More groups at the same time than a core holds.
+    ResidentRange,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 34] = [
+    pub const ALL: [Rule; 38] = [
         Rule::ThreadsLimit,
         Rule::ThreadsMultiple,
         Rule::SearchBudget,
@@ -123,6 +131,10 @@ impl Rule {
         Rule::StreamOutput,
         Rule::ClusterRange,
         Rule::AheadLoads,
+        Rule::CacheHints,
+        Rule::StageCopies,
+        Rule::BatchRange,
+        Rule::ResidentRange,
     ];
 
     /// The name in reports and messages.
@@ -162,6 +174,10 @@ impl Rule {
             Rule::StreamOutput => "stream-output",
             Rule::ClusterRange => "cluster-range",
             Rule::AheadLoads => "ahead-loads",
+            Rule::CacheHints => "cache-hints",
+            Rule::StageCopies => "stage-copies",
+            Rule::BatchRange => "batch-range",
+            Rule::ResidentRange => "resident-range",
         }
     }
 
@@ -240,6 +256,22 @@ impl Rule {
             Rule::AheadLoads => {
                 "inputs are loaded ahead of a reduction only if a phase after it reads one that \
                  none before does"
+            }
+            Rule::CacheHints => {
+                "only a GPU whose register file is known takes hints about which rows its \
+                 second-level cache keeps"
+            }
+            Rule::StageCopies => {
+                "rows are staged in shared memory only where inputs are cached and every copy of \
+                 them is proved whole: 4, 8 or 16 aligned bytes"
+            }
+            Rule::BatchRange => {
+                "a group has 1 to 8 rows side by side, each row alone in its subgroups, all \
+                 reductions in any order, no tensor both read and written, no loads ahead"
+            }
+            Rule::ResidentRange => {
+                "a core holds the groups that are to be on it at the same time, by threads and \
+                 shared memory"
             }
         }
     }

@@ -11,7 +11,7 @@ pub const MAX_PACK: u32 = 8;
 
 /// Checks a row mapping, rules in this order: target-dtype, vector-choice, unroll-range,
 /// accumulator rules, fuse-reduction, cache-reuse, ahead-loads, pack-range, pack-width,
-/// cluster-range, subgroup-limit, threads-limit, private-budget, shared-memory.
+/// cluster-range, subgroup-limit, threads-limit, cache-hints, private-budget, shared-memory.
 ///
 /// # Errors
 /// Names the first rule that the mapping breaks.
@@ -30,14 +30,14 @@ pub fn check(
     })
 }
 
-/// The rules that hold on every GPU, whatever it states of its registers; `fuses` says whether its
-/// space fuses loops.
+/// The rules that hold on every GPU, whatever it states of its registers; `wide` says whether its
+/// space fuses loops and has hints to the second-level cache.
 pub(super) fn check_mapping(
     gpu: &GpuFacts,
     problem: &RowProblem,
     mapping: &RowMapping,
     counts: &RowCounts,
-    fuses: bool,
+    wide: bool,
 ) -> Result<(), Rejection> {
     let RowMapping { lanes, subgroups, vector, pack, cluster, .. } = *mapping;
     require(gpu.f64 || problem.compute != tilewright_ir::DType::F64, Rule::TargetDtype, || {
@@ -45,7 +45,7 @@ pub(super) fn check_mapping(
     })?;
     require([1, 2, 4, 8].contains(&vector), Rule::VectorChoice, || format!("V = {vector}"))?;
     check_loop(problem, mapping)?;
-    require(fuses || !mapping.fuse, Rule::FuseReduction, || {
+    require(wide || !mapping.fuse, Rule::FuseReduction, || {
         "loops are not fused on this target".to_string()
     })?;
     require(!mapping.cache || problem.reuses, Rule::CacheReuse, || {
@@ -75,7 +75,23 @@ pub(super) fn check_mapping(
     require(counts.threads <= gpu.max_threads.into(), Rule::ThreadsLimit, || {
         format!("{} threads, at most {}", counts.threads, gpu.max_threads)
     })?;
+    require(wide || mapping.residency.is_normal(), Rule::CacheHints, || {
+        format!("residency {}", mapping.residency.name())
+    })?;
+    if !wide {
+        check_plain(mapping)?;
+    }
     Ok(())
+}
+
+/// The rules of targets that neither stage rows nor run several side by side.
+pub(super) fn check_plain(mapping: &RowMapping) -> Result<(), Rejection> {
+    let RowMapping { stage, batch, resident, .. } = *mapping;
+    require(!stage, Rule::StageCopies, || "rows aren't staged on this target".to_string())?;
+    require(batch == 1, Rule::BatchRange, || format!("B = {batch}, at most 1 on this target"))?;
+    require(resident == 0, Rule::ResidentRange, || {
+        format!("{resident} groups a core on a target that has no such limit")
+    })
 }
 
 /// The rules of unroll factor and partial accumulators, common to GPUs and CPUs.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use tilewright_ir::program::{MapOp, ValueId};
 
-use crate::mapping::RowMapping;
+use crate::mapping::{Residency, RowMapping};
 use crate::problem::mix::OpMix;
 use crate::problem::{DomainNumbers, RowProblem};
 use crate::rows::{RowCounts, slots};
@@ -14,6 +14,10 @@ use crate::target::GpuFacts;
 const ADDRESSES: u64 = 24;
 /// Most groups that a core holds.
 const GROUPS: u64 = 32;
+/// Time of memory traffic with hints to the second-level cache over that without: as seen on an
+/// H200 with blocks of one row (benches/cuda/RESULTS.md).
+const KEEP: f64 = 0.97;
+const STREAM: f64 = 0.985;
 /// Cycles from an addition to the use of its sum.
 const ADD: f64 = 4.0;
 
@@ -23,10 +27,11 @@ const ADD: f64 = 4.0;
 /// A stripe that is made from another takes its place element by element, so only one is counted.
 pub fn registers(problem: &RowProblem, mapping: &RowMapping, columns: u64) -> u64 {
     let words = problem.compute.bytes().div_ceil(4);
-    let striped = problem.variant(mapping.cache).striped_tiles > 0;
+    let striped = problem.variant(mapping.cache).striped_tiles > 0 && !mapping.stage;
     let slots = slots(columns, mapping.workers(), mapping.vector.into());
     let ahead = if mapping.ahead { problem.variant(mapping.cache).ahead_scalars } else { 0 };
-    let kept = slots.saturating_mul(if striped { words } else { 0 } + ahead);
+    let batch = u64::from(mapping.batch);
+    let kept = slots.saturating_mul(batch * if striped { words } else { 0 } + ahead);
     let chunks = 2 * u64::from(mapping.vector) * u64::from(mapping.accumulators) * words;
     kept.saturating_add(chunks + ADDRESSES).next_multiple_of(8)
 }
@@ -35,7 +40,12 @@ pub fn registers(problem: &RowProblem, mapping: &RowMapping, columns: u64) -> u6
 pub fn resident(gpu: &GpuFacts, problem: &RowProblem, mapping: &RowMapping) -> u64 {
     let threads = mapping.threads().max(1);
     let by = |all: Option<u64>, each: u64| all.map_or(1, |all| all / each.max(1));
-    let registers = threads * registers(problem, mapping, problem.columns);
+    let mut each = registers(problem, mapping, problem.columns);
+    if let (Some(all), true) = (gpu.registers_per_core, mapping.resident > 0) {
+        // The assembler keeps to the share.
+        each = each.min(all / (threads * u64::from(mapping.resident)).max(1));
+    }
+    let registers = threads * each;
     let shared = crate::rows::shared_bytes(problem, mapping) + super::gpu_matrix::RESERVED_BYTES;
     by(gpu.registers_per_core, registers)
         .min(by(gpu.shared_bytes_per_core, shared))
@@ -98,6 +108,21 @@ pub struct GpuRowCounts {
     pub near: bool,
     /// Whether a last chunk is guarded.
     pub ragged: bool,
+    /// Time of memory traffic over that without hints to the second-level cache.
+    pub share: f64,
+}
+
+/// Bytes of the tensors of a launch, each counted once: what memory moves at least.
+pub fn distinct_bytes(problem: &RowProblem) -> f64 {
+    let (rows, columns) = (problem.programs as f64, problem.columns as f64);
+    let mut seen: HashSet<ValueId> = HashSet::new();
+    problem.reload.domains.iter().fold(0.0, |sum, domain| {
+        let loads = domain.loads.iter().filter(|l| seen.insert(l.value));
+        let read = loads.fold(0.0, |sum, load| {
+            sum + load.bytes as f64 * columns * if load.shared { 1.0 } else { rows }
+        });
+        sum + read + domain.store_bytes as f64 * columns * rows
+    })
 }
 
 /// Loops of a row, as the lowering fuses domains: a domain that reads the result of a reduction of
@@ -137,11 +162,17 @@ impl GpuRowCounts {
         let groups = counts.groups as f64;
         let subgroups = f64::from(mapping.subgroups) * f64::from(mapping.pack);
         let striped = variant.striped_tiles > 0;
+        let batch = f64::from(mapping.batch.max(1));
         let mut out = GpuRowCounts {
             resident,
             waves: (groups / (cores * resident)).ceil().max(1.0),
             groups_per_core: (groups / cores).ceil(),
             folds: problem.reductions.len() as f64,
+            share: match mapping.residency {
+                Residency::Normal => 1.0,
+                Residency::Keep => KEEP,
+                Residency::Stream => STREAM,
+            },
             ragged: !problem.columns.is_multiple_of(mapping.workers() * u64::from(mapping.vector)),
             ..Self::default()
         };
@@ -192,6 +223,9 @@ impl GpuRowCounts {
             accesses += chunks * loads;
             out.chain += slots * work + chunks * loads * 2.0;
         }
+        // A group's rows follow one another, but for their folds.
+        out.chain *= batch;
+        (operations, accesses) = (operations * batch, accesses * batch);
         out.distinct += shared_bytes;
         out.subgroups = out.groups_per_core * subgroups;
         out.issue = out.subgroups * operations / 4.0;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tilewright_ir::facts::{Domain, DomainKind, Fact, Payload, RowFacts, RowVariant};
-use tilewright_ir::program::{Access, Op, OrderPolicy, ReduceOp, ValueId};
+use tilewright_ir::program::{Access, Bounds, Op, OrderPolicy, ReduceOp, Strides, ValueId};
 use tilewright_ir::{DType, Program};
 
 use super::mix::{OpMix, definitions, op_mix};
@@ -32,6 +32,22 @@ pub struct RowProblem {
     pub cache: VariantNumbers,
     /// Whether some input is read by several phases, so that the two variants differ.
     pub reuses: bool,
+    /// The inputs that the cache variant copies.
+    pub copied: CopiedNumbers,
+    /// Whether some tensor is read and written.
+    pub updates: bool,
+}
+
+/// What the cache variant copies, as asynchronous copies to shared memory would.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CopiedNumbers {
+    /// Bytes of one column over all inputs that are copied; 0 if one of them can't go as whole
+    /// copies.
+    pub bytes: u64,
+    /// Bytes of the widest and of the narrowest element.
+    pub element: [u64; 2],
+    /// Consecutive elements for which every copy is proved whole and aligned.
+    pub aligned: u64,
 }
 
 /// A reduction.
@@ -145,6 +161,8 @@ impl RowProblem {
             compute,
             reductions,
             reuses: facts.reload != facts.cache,
+            copied: copied_numbers(program, facts),
+            updates: program.tensors.iter().any(|(_, t)| t.access == Access::InOut),
             reload,
             cache,
         })
@@ -247,6 +265,73 @@ pub fn ahead_loads(program: &Program, variant: &RowVariant) -> Vec<ValueId> {
     found
 }
 
+/// The inputs that [`CopiedNumbers`] counts: what the cache variant copies into stripes.
+pub fn copied_loads(variant: &RowVariant) -> Vec<ValueId> {
+    let copies = variant.domains.iter().filter_map(|d| match d.kind {
+        DomainKind::Copy(value) => Some(value),
+        _ => None,
+    });
+    copies.collect()
+}
+
+fn copied_numbers(program: &Program, facts: &RowFacts) -> CopiedNumbers {
+    let definitions = definitions(program);
+    let mut out = CopiedNumbers { aligned: program.divisor(facts.columns), ..Default::default() };
+    for value in copied_loads(&facts.cache) {
+        let bytes = value_bytes(program, value);
+        let load = definitions.get(&value).map(|op| &program.ops[*op].op);
+        let aligned = load.map_or(0, |op| whole_elements(program, facts, op));
+        if aligned == 0 {
+            return CopiedNumbers::default();
+        }
+        out.aligned = gcd(out.aligned, aligned);
+        out.element = match out.bytes {
+            0 => [bytes, bytes],
+            _ => [out.element[0].max(bytes), out.element[1].min(bytes)],
+        };
+        out.bytes += bytes;
+    }
+    out
+}
+
+/// Consecutive elements of a load's row for which every access is proved whole: the columns lie
+/// one after another from an aligned start. 0 where they don't.
+fn whole_elements(program: &Program, facts: &RowFacts, load: &Op) -> u64 {
+    let Op::Load { tensor, coords, bounds } = load else { return 0 };
+    let t = &program.tensors[*tensor];
+    if t.access != Access::In || *bounds != Bounds::Assume {
+        return 0;
+    }
+    let stride = |d: usize| match &t.strides {
+        Strides::Explicit(strides) => program.divisor(strides[d]),
+        Strides::Packed => {
+            t.shape[d + 1..].iter().map(|e| program.divisor(*e)).fold(1, u64::saturating_mul)
+        }
+    };
+    let unit = |d: usize| match &t.strides {
+        Strides::Explicit(strides) => program.known(strides[d]) == Some(1),
+        Strides::Packed => d + 1 == t.shape.len(),
+    };
+    let mut aligned = t.align / t.dtype.bytes().max(1);
+    for (d, coord) in coords.iter().enumerate() {
+        if coord.gather.is_some() {
+            return 0;
+        }
+        if coord.axis.is_some() && coord.axis == facts.axis {
+            if !unit(d) || coord.origin.constant != 0 || !coord.origin.terms.is_empty() {
+                return 0;
+            }
+        } else {
+            aligned = gcd(aligned, stride(d));
+        }
+    }
+    aligned
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// The type whose size sets how many columns a vector holds: f64 if any column is computed in it,
 /// else the accumulator of the element type.
 fn compute_type(program: &Program, facts: &RowFacts) -> DType {
@@ -273,7 +358,7 @@ fn root_value(program: &Program, domain: &Domain) -> Option<ValueId> {
 }
 
 /// Whether a load's coordinates mention no grid index, so that every instance reads the same.
-fn is_shared_load(program: &Program, load: Option<tilewright_ir::program::OpId>) -> bool {
+pub fn is_shared_load(program: &Program, load: Option<tilewright_ir::program::OpId>) -> bool {
     let Some(data) = load.and_then(|op| program.ops.get(op)) else { return false };
     match &data.op {
         Op::Load { coords, .. } => coords.iter().all(|c| {

@@ -4,8 +4,10 @@
 
 use super::Unscored;
 use crate::legality::{self, Rule};
-use crate::mapping::{Mapping, RowMapping};
+use crate::mapping::{Mapping, Residency, RowMapping};
 use crate::policy::CandidateFacts;
+use crate::policy::gpu_matrix::RESERVED_BYTES;
+use crate::policy::gpu_rows::distinct_bytes;
 use crate::problem::RowProblem;
 use crate::request::{PlanError, SpaceOptions};
 use crate::rows::RowCounts;
@@ -26,12 +28,18 @@ const CLUSTERED: u32 = 4;
 const SHORT: u64 = 32;
 /// Most elements of a worker.
 const LONGEST: u64 = 128;
+/// Shortest rows that are staged in shared memory.
+const STAGED: u64 = 16_384;
+/// Rows side by side of those.
+const BATCHES: [u32; 2] = [1, 2];
+/// Hints to the second-level cache, the one that is best most often first.
+const RESIDENCIES: [Residency; 3] = [Residency::Keep, Residency::Stream, Residency::Normal];
 /// Bytes of the widest access.
 const WIDEST: u64 = 16;
 
 /// Every candidate, in this order: groups per row, reuse choice (cache, then reload), subgroups,
-/// rows per group, vector width from the widest down, loads ahead (with, then without),
-/// accumulators. Loops over the columns are fused, so that a value is used while it is in a
+/// rows per group, vector width from the widest down, residency, registers
+/// before shared memory, loads ahead (with, then without), accumulators. Loops over the columns are fused, so that a value is used while it is in a
 /// register. Ties in score keep the earlier one.
 ///
 /// - Vectors are whole accesses (16 bytes, 8 bytes) where the columns are a multiple of them; else
@@ -41,6 +49,8 @@ const WIDEST: u64 = 16;
 ///   inputs.
 /// - Several accumulators are for workers of 4 to 8 chunks or more elements, up to 32; loads ahead
 ///   for workers of at most 32 elements.
+/// - Rows from 16384 columns on are staged in shared memory too, one or two at once.
+/// - The second-level cache is told what to keep where it can't hold all inputs and outputs.
 ///
 /// # Errors
 /// A V, U or P outside its range; more candidates than the budget.
@@ -111,6 +121,8 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
     let clusters = CLUSTERS.iter().find(|(end, _)| columns < *end).map_or(&[1][..], |(_, c)| c);
     let ordered = problem.reductions.iter().any(|r| !r.unordered);
     let folds = !problem.reductions.is_empty() && !ordered;
+    let fits = gpu.l2_bytes.is_none_or(|all| distinct_bytes(problem) <= all as f64);
+    let hints: &[Residency] = if fits { &[Residency::Normal] } else { &RESIDENCIES };
     let mut out = Vec::new();
     for &cluster in clusters.iter().filter(|c| **c == 1 || folds && **c <= gpu.max_cluster) {
         for &cache in choices.caches.iter().filter(|c| **c || cluster == 1) {
@@ -134,13 +146,51 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
                         if idle || columns.div_ceil(base.workers()) > LONGEST {
                             continue;
                         }
-                        variants(problem, choices, base, folds, &mut out);
+                        for &residency in hints {
+                            let base = RowMapping { residency, ..base };
+                            variants(problem, choices, base, folds, &mut out);
+                            staged(problem, gpu, base, folds, &mut out);
+                        }
                     }
                 }
             }
         }
     }
     out
+}
+
+/// The same rows in shared memory, one or two side by side, in as many groups at the same time as a
+/// core's shared memory holds; and two rows side by side in the registers of a cluster. Long rows only: short ones fit registers many times over.
+fn staged(
+    problem: &RowProblem,
+    gpu: &GpuFacts,
+    base: RowMapping,
+    folds: bool,
+    out: &mut Vec<RowMapping>,
+) {
+    let wide = u64::from(base.vector) * problem.dtype.bytes() == WIDEST;
+    let each = problem.columns.div_ceil(base.workers());
+    let long = problem.columns >= STAGED && each >= SHORT / 2;
+    let copied = problem.copied.bytes > 0
+        && problem.copied.aligned.is_multiple_of(base.vector.into())
+        && problem.copied.element[0] == problem.copied.element[1];
+    if !(folds && long && wide && copied && base.cache && base.pack == 1 && !problem.updates) {
+        return;
+    }
+    if base.cluster > 1 && each <= SHORT {
+        out.push(RowMapping { batch: 2, ..base });
+    }
+    for batch in BATCHES {
+        let m = RowMapping { stage: true, batch, ..base };
+        let bytes = crate::rows::shared_bytes(problem, &m) + RESERVED_BYTES;
+        let shared = gpu.shared_bytes_per_core.unwrap_or(0) / bytes.max(1);
+        let threads = gpu.threads_per_core.unwrap_or(0) / m.threads().max(1);
+        let groups = shared.min(threads);
+        // A single group on a core waits alone at every barrier.
+        if groups >= 2 {
+            out.push(RowMapping { resident: groups as u32, ..m });
+        }
+    }
 }
 
 /// The loads ahead and accumulators of a mapping.

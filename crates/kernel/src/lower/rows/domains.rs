@@ -19,8 +19,8 @@ use crate::lower::{LowerError, Rule, Source, Tail};
 /// Domains that run in one loop.
 pub(super) struct Group {
     domains: Vec<Domain>,
-    /// The private array of each tile that a later loop reads.
-    stripes: HashMap<ir::ValueId, PrivateId>,
+    /// For every row, the private array of each tile that a later loop reads.
+    stripes: Vec<HashMap<ir::ValueId, PrivateId>>,
 }
 
 impl Rows<'_> {
@@ -102,7 +102,10 @@ impl Rows<'_> {
         }
         let mut result = Vec::new();
         for i in 0..groups.len() {
-            let stripes = self.stripes(&groups[i], &groups[i + 1..])?;
+            let mut stripes = Vec::new();
+            for _ in 0..self.batch() {
+                stripes.push(self.stripes(&groups[i], &groups[i + 1..])?);
+            }
             result.push(Group { domains: groups[i].clone(), stripes });
         }
         Ok(result)
@@ -115,6 +118,9 @@ impl Rows<'_> {
         later: &[Vec<Domain>],
     ) -> Result<HashMap<ir::ValueId, PrivateId>, LowerError> {
         let mut arrays = HashMap::new();
+        if self.mapping.stage {
+            return Ok(arrays);
+        }
         for domain in group {
             let (DomainKind::Copy(value) | DomainKind::Materialize(value)) = &domain.kind else {
                 continue;
@@ -160,11 +166,12 @@ impl Rows<'_> {
 
     /// Loads tiles into stripes, all columns.
     fn load_ahead(&mut self, values: Vec<ir::ValueId>) -> Result<(), LowerError> {
-        let mut group = Group { domains: Vec::new(), stripes: HashMap::new() };
+        let mut group = Group { domains: Vec::new(), stripes: Vec::new() };
+        let mut stripes = HashMap::new();
         for value in values {
             self.cx.prepare(value)?;
             if let Some(array) = self.stripe(value)? {
-                group.stripes.insert(value, array);
+                stripes.insert(value, array);
                 group.domains.push(Domain {
                     kind: DomainKind::Copy(value),
                     loads: vec![value],
@@ -173,6 +180,8 @@ impl Rows<'_> {
                 });
             }
         }
+        // Only a single row loads ahead.
+        group.stripes.push(stripes);
         self.sweep(&group, &[])?;
         self.keep(&group);
         Ok(())
@@ -185,9 +194,12 @@ impl Rows<'_> {
         group: &Group,
         ahead: &mut Vec<ir::ValueId>,
     ) -> Result<(), LowerError> {
-        for domain in &group.domains {
-            let root = self.root(&domain.kind)?;
-            self.cx.prepare(root)?;
+        for row in 0..self.batch() {
+            self.select(row);
+            for domain in &group.domains {
+                let root = self.root(&domain.kind)?;
+                self.cx.prepare(root)?;
+            }
         }
         if let [domain] = &group.domains[..]
             && let (DomainKind::Reduce(op), true) = (&domain.kind, self.ordered(&domain.kind))
@@ -199,11 +211,16 @@ impl Rows<'_> {
         if !reductions.is_empty() && !ahead.is_empty() {
             self.load_ahead(std::mem::take(ahead))?;
         }
+        self.arrive();
         let first = self.sweep(group, &reductions)?;
         self.keep(group);
+        let all = reductions.len() * self.batch();
         for (i, reduction) in reductions.iter().enumerate() {
-            let parts: Vec<ValueId> =
-                first.iter().copied().skip(i).step_by(reductions.len()).collect();
+            // Of every row, the accumulators of all sets.
+            let parts: Vec<Vec<ValueId>> = (0..self.batch())
+                .map(|row| row * reductions.len() + i)
+                .map(|at| first.iter().copied().skip(at).step_by(all).collect())
+                .collect();
             self.finish_reduction(reduction, &parts)?;
         }
         Ok(())
@@ -211,8 +228,11 @@ impl Rows<'_> {
 
     /// Later loops find the group's tiles in their stripes.
     fn keep(&mut self, group: &Group) {
-        for (value, array) in &group.stripes {
-            self.cx.sources.insert(*value, Source::Stripe(*array));
+        for (row, stripes) in group.stripes.iter().enumerate() {
+            self.select(row);
+            for (value, array) in stripes {
+                self.cx.sources.insert(*value, Source::Stripe(*array));
+            }
         }
     }
 
@@ -227,9 +247,10 @@ impl Rows<'_> {
         let zero = self.cx.b.int(0);
         let size = self.cx.b.int(chunk as i64);
         let full = self.cx.b.div(self.columns, size);
-        // One accumulator per reduction and set, set by set.
+        // One accumulator per set, row and reduction, set by set.
         let one: Vec<ValueId> =
             reductions.iter().map(|r| self.cx.b.literal(r.identity, r.dtype)).collect();
+        let one = one.repeat(self.batch());
         let mut partial = one.repeat(sets as usize);
         let mut done = zero;
         if sets > 1 {
@@ -239,13 +260,13 @@ impl Rows<'_> {
             partial = self.chunks(group, reductions, (zero, done, sets), partial)?;
         }
         // What is left of the full chunks, and the partial one, go to the first set.
-        let rest = partial.split_off(reductions.len());
+        let rest = partial.split_off(one.len());
         let mut first = self.chunks(group, reductions, (done, full, 1), partial)?;
         if self.cx.b.known(self.columns).is_none_or(|n| !(n as u64).is_multiple_of(chunk)) {
             let begin = self.cx.b.mul(full, size);
             let left = self.cx.b.sub(self.columns, begin);
             first = match (self.tail, self.cx.b.known(left)) {
-                (Tail::Packs, Some(left)) => {
+                (Tail::Packs, Some(left)) if self.batch() == 1 => {
                     self.tail_packs(group, reductions, full, left, &first)?
                 }
                 _ => self.chunk(group, reductions, full, Some(left), &first)?,
@@ -263,7 +284,12 @@ impl Rows<'_> {
         (lo, hi, step): (ValueId, ValueId, u64),
         partial: Vec<ValueId>,
     ) -> Result<Vec<ValueId>, LowerError> {
-        let unroll = (self.mapping.unroll / step as u32).max(1);
+        // Stripes in registers make straight-line code of a loop; so does staging, that the loads
+        // of one chunk don't wait for those of the chunk before.
+        let unroll = match self.mapping.stage {
+            true => 0,
+            false => (self.mapping.unroll / step as u32).max(1),
+        };
         let trips = self.cx.begin((lo, hi, step), unroll, &partial);
         if trips.is_never() {
             return Ok(partial);
@@ -282,15 +308,17 @@ impl Rows<'_> {
         partial: &[ValueId],
     ) -> Result<Vec<ValueId>, LowerError> {
         let mut next = Vec::new();
+        let all = reductions.len() * self.batch();
         for k in 0..step as usize {
             let chunk = self.cx.b.add_int(first, k as i64);
-            let set = &partial[k * reductions.len()..(k + 1) * reductions.len()];
+            let set = &partial[k * all..(k + 1) * all];
             next.extend(self.chunk(group, reductions, chunk, None, set)?);
         }
         Ok(next)
     }
 
-    /// One chunk: W·V elements, or the first `left` of them. Returns the new accumulators.
+    /// One chunk of every row: W·V elements, or the first `left` of them. Returns the new
+    /// accumulators.
     pub(super) fn chunk(
         &mut self,
         group: &Group,
@@ -299,6 +327,24 @@ impl Rows<'_> {
         left: Option<ValueId>,
         partial: &[ValueId],
     ) -> Result<Vec<ValueId>, LowerError> {
+        let mut next = Vec::new();
+        let mut common = HashMap::new();
+        for row in 0..self.batch() {
+            self.select(row);
+            let mut frame = self.chunk_frame(chunk, left);
+            frame.memo.clone_from(&common);
+            let own = &partial[row * reductions.len()..(row + 1) * reductions.len()];
+            next.extend(self.domains(group, reductions, &mut frame, own)?);
+            if row == 0 {
+                common = frame.memo;
+                common.retain(|value, _| self.common.contains(value));
+            }
+        }
+        Ok(next)
+    }
+
+    /// Where the lanes stand in a chunk, of which `left` elements are in the row if not all are.
+    pub(super) fn chunk_frame(&mut self, chunk: ValueId, left: Option<ValueId>) -> Frame {
         let vector = i64::from(self.mapping.vector);
         let pack = vector * i64::from(self.mapping.lanes);
         let b = &mut self.cx.b;
@@ -309,7 +355,7 @@ impl Rows<'_> {
         frame.axes.extend(self.axis.map(|axis| (axis, Pos::Lanes(begin))));
         frame.slot = Some(b.mul_int(chunk, vector));
         frame.limit = left.map(|left| b.sub(left, skipped));
-        self.domains(group, reductions, &mut frame, partial)
+        frame
     }
 
     /// What the group's domains do with the elements at which the lanes stand.
@@ -325,8 +371,13 @@ impl Rows<'_> {
         for domain in &group.domains {
             match &domain.kind {
                 DomainKind::Copy(value) | DomainKind::Materialize(value) => {
-                    let values = self.cx.compute(*value, frame)?;
-                    if let Some(array) = group.stripes.get(value) {
+                    let staged = self.cx.sources.get(value).copied();
+                    let values = match staged {
+                        Some(Source::Staged(_)) => self.cx.eval(*value, frame)?,
+                        _ => self.cx.compute(*value, frame)?,
+                    };
+                    let stripes = group.stripes.get(self.row);
+                    if let Some(array) = stripes.and_then(|s| s.get(value)) {
                         self.cx.write_stripe(*array, frame, &values);
                     }
                     frame.memo.insert(*value, values);

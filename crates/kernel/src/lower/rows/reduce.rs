@@ -112,43 +112,66 @@ impl Rows<'_> {
         Ok(Terms::Values(self.cx.eval(value, frame)?))
     }
 
-    /// Combines the sets of accumulators, the lanes, and the subgroups, and remembers the
-    /// result, which every worker then has.
+    /// Combines, for every row, the sets of accumulators, the lanes, and the subgroups, and
+    /// remembers the result, which every worker then has.
     pub(super) fn finish_reduction(
         &mut self,
         reduction: &Reduction,
-        parts: &[ValueId],
+        parts: &[Vec<ValueId>],
     ) -> Result<(), LowerError> {
-        let own = self.tree(reduction, parts.to_vec());
         let collective = Collective::Reduce(reduction.op);
-        let mut total = self.cx.b.collective(collective, own);
-        if self.mapping.cluster > 1 {
-            total = self.join_cluster(reduction, total)?;
-            self.finish(reduction, total);
-            return Ok(());
+        let mut totals = Vec::new();
+        for parts in parts {
+            let own = self.tree(reduction, parts.clone());
+            totals.push(self.cx.b.collective(collective, own));
         }
+        if self.mapping.cluster > 1 {
+            totals = self.join_cluster(reduction, &totals)?;
+        } else if self.mapping.subgroups > 1 {
+            totals = self.join_group(reduction, &totals);
+        }
+        for (row, total) in totals.into_iter().enumerate() {
+            self.select(row);
+            self.finish(reduction, total);
+        }
+        Ok(())
+    }
+
+    /// Declares shared memory for the partial results of every row: one row of the buffer each.
+    fn partials(&mut self, reduction: &Reduction, sharers: u64) -> SharedId {
+        let name = self.cx.program.values[reduction.result].name.clone();
+        let rows = u64::from(self.mapping.batch);
+        self.cx.b.shared(&name, reduction.dtype, rows, sharers, Layout::Plain)
+    }
+
+    /// Folds the partial results of a group's subgroups.
+    fn join_group(&mut self, reduction: &Reduction, totals: &[ValueId]) -> Vec<ValueId> {
         let subgroups = u64::from(self.mapping.subgroups);
-        if subgroups > 1 {
-            let name = self.cx.program.values[reduction.result].name.clone();
+        let collective = Collective::Reduce(reduction.op);
+        let partials = self.partials(reduction, subgroups);
+        let memory = Memory::Shared(partials);
+        let b = &mut self.cx.b;
+        let one = b.int(1);
+        for (row, total) in totals.iter().enumerate() {
+            let at = b.add_int(self.subgroup, row as i64 * subgroups as i64);
+            b.store(Place::uniform(memory, at), &[*total], Some(Guard::count(one, 0.0)));
+        }
+        let barrier = match self.barrier {
+            Some(barrier) => barrier,
+            None => b.group_barrier("all"),
+        };
+        self.barrier = Some(barrier);
+        b.barrier(barrier);
+        let mut out = Vec::new();
+        for begin in (0..totals.len() as u64).map(|row| row * subgroups) {
             let b = &mut self.cx.b;
-            let (zero, one) = (b.int(0), b.int(1));
-            let partials = b.shared(&name, reduction.dtype, 1, subgroups, Layout::Plain);
-            let memory = Memory::Shared(partials);
-            let mine = Place::uniform(memory, self.subgroup);
-            b.store(mine, &[total], Some(Guard::count(one, 0.0)));
-            let barrier = match self.barrier {
-                Some(barrier) => barrier,
-                None => b.group_barrier("all"),
-            };
-            self.barrier = Some(barrier);
-            b.barrier(barrier);
-            total = match self.join {
+            out.push(match self.join {
                 Join::Collective => {
                     // Lanes past the last subgroup read the identity.
-                    let count = b.int(subgroups as i64);
+                    let (first, count) = (b.int(begin as i64), b.int(subgroups as i64));
                     let guard = (self.mapping.lanes as u64 != subgroups)
                         .then(|| Guard::count(count, reduction.identity));
-                    let part = b.load1(Place::strided(memory, zero, 1), guard);
+                    let part = b.load1(Place::strided(memory, first, 1), guard);
                     b.collective(collective, part)
                 }
                 Join::Lane => {
@@ -157,15 +180,14 @@ impl Rows<'_> {
                     let wide = if subgroups.is_multiple_of(wide) { wide } else { 1 };
                     let mut parts = Vec::new();
                     for first in (0..subgroups).step_by(wide as usize) {
-                        let at = b.int(first as i64);
+                        let at = b.int((begin + first) as i64);
                         parts.extend(b.load(Place::uniform(memory, at), wide as u32, None));
                     }
                     self.tree(reduction, parts)
                 }
-            };
+            });
         }
-        self.finish(reduction, total);
-        Ok(())
+        out
     }
 
     /// Folds the partial results of all subgroups of a cluster: each is written to the shared
@@ -174,8 +196,8 @@ impl Rows<'_> {
     fn join_cluster(
         &mut self,
         reduction: &Reduction,
-        total: ValueId,
-    ) -> Result<ValueId, LowerError> {
+        totals: &[ValueId],
+    ) -> Result<Vec<ValueId>, LowerError> {
         let lanes = u64::from(self.mapping.lanes);
         let groups = u64::from(self.mapping.cluster);
         let sharers = u64::from(self.mapping.subgroups) * groups;
@@ -183,17 +205,20 @@ impl Rows<'_> {
             let detail = format!("{groups} groups of a cluster for {lanes} lanes");
             return Err(self.cx.error(Rule::SubgroupsPerLane, detail));
         }
-        let name = self.cx.program.values[reduction.result].name.clone();
+        let partials = self.partials(reduction, sharers);
         let b = &mut self.cx.b;
-        let partials = b.shared(&name, reduction.dtype, 1, sharers, Layout::Plain);
         // Nobody writes to a group that hasn't started.
         if let Some(start) = self.start.take() {
             b.barrier_wait(start);
         }
-        let everywhere = Place::strided(Memory::Cluster(partials), self.subgroup, sharers as i64);
         let count = b.int(groups as i64);
-        let guard = (groups != lanes).then(|| Guard::count(count, 0.0));
-        b.store(everywhere, &[total], guard);
+        let each = sharers as i64 * totals.len() as i64;
+        for (row, total) in totals.iter().enumerate() {
+            let at = b.add_int(self.subgroup, row as i64 * sharers as i64);
+            let everywhere = Place::strided(Memory::Cluster(partials), at, each);
+            let guard = (groups != lanes).then(|| Guard::count(count, 0.0));
+            b.store(everywhere, &[*total], guard);
+        }
         let barrier = match self.barrier {
             Some(barrier) => barrier,
             None => b.cluster_barrier("all"),
@@ -204,16 +229,22 @@ impl Rows<'_> {
         let most = 16 / reduction.dtype.bytes().max(1);
         let wide = [4, 2].into_iter().find(|w| *w <= most && sharers.is_multiple_of(lanes * w));
         let wide = wide.unwrap_or(1);
-        let mut parts = Vec::new();
-        for first in (0..sharers).step_by((lanes * wide) as usize) {
-            let at = b.int(first as i64);
-            let left = b.int((sharers - first) as i64);
-            let guard = (sharers - first < lanes).then(|| Guard::count(left, reduction.identity));
-            let place = Place::strided(Memory::Shared(partials), at, wide as i64);
-            parts.extend(b.load(place, wide as u32, guard));
+        let mut out = Vec::new();
+        for begin in (0..totals.len() as u64).map(|row| row * sharers) {
+            let b = &mut self.cx.b;
+            let mut parts = Vec::new();
+            for first in (0..sharers).step_by((lanes * wide) as usize) {
+                let at = b.int((begin + first) as i64);
+                let left = b.int((sharers - first) as i64);
+                let guard =
+                    (sharers - first < lanes).then(|| Guard::count(left, reduction.identity));
+                let place = Place::strided(Memory::Shared(partials), at, wide as i64);
+                parts.extend(b.load(place, wide as u32, guard));
+            }
+            let own = self.tree(reduction, parts);
+            out.push(self.cx.b.collective(Collective::Reduce(reduction.op), own));
         }
-        let own = self.tree(reduction, parts);
-        Ok(self.cx.b.collective(Collective::Reduce(reduction.op), own))
+        Ok(out)
     }
 
     /// Folds values pairwise, neighbours first. There is at least one.

@@ -56,7 +56,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         return Err(unsupported(NAME, view));
     };
     let c = GpuRowCounts::new(problem, gpu, m, counts);
-    let slots = counts.slots as f64;
+    let slots = counts.slots as f64 * f64::from(m.batch);
     let joined = if m.subgroups > 1 || m.cluster > 1 { c.folds } else { 0.0 };
     let clusters = if m.cluster > 1 { c.folds } else { 0.0 };
     let path = c.waves
@@ -77,7 +77,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         c.waves * clusters * slow,
         c.waves * c.shared_loads * slow,
         c.waves * ragged * slow,
-        (c.distinct + c.again) * mega * busy,
+        (c.distinct * c.share + c.again) * mega * busy,
         c.issue * busy,
         c.accesses * busy,
         c.subgroups,
