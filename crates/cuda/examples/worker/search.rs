@@ -62,7 +62,7 @@ const REGISTERS: u64 = 65_536;
 const OTHERS: u64 = 40;
 
 /// Mappings for long rows in whole vectors: in shared memory, in as many groups as a core then
-/// holds, one or two rows at once; and in registers, side by side or held to their share.
+/// holds, one or two rows at once; and in the registers of clusters, held to their share.
 fn long(base: RowMapping, per_worker: u64, dtype: DType, norm: bool, out: &mut Vec<RowMapping>) {
     let threads = base.threads();
     let base = RowMapping { cache: true, fuse: true, ..base };
@@ -78,9 +78,6 @@ fn long(base: RowMapping, per_worker: u64, dtype: DType, norm: bool, out: &mut V
     if base.cluster == 1 {
         return;
     }
-    if per_worker <= 32 {
-        out.push(RowMapping { batch: 2, ..base });
-    }
     let kept = per_worker * dtype.bytes().min(4) / 4 + OTHERS;
     let resident = (REGISTERS / (threads * kept)) as u32;
     if norm && per_worker <= 64 && resident >= 2 {
@@ -88,7 +85,7 @@ fn long(base: RowMapping, per_worker: u64, dtype: DType, norm: bool, out: &mut V
     }
 }
 
-/// The fastest mappings so far, with hints.
+/// The fastest mappings so far, with hints. Asynchronous copies carry none.
 fn hinted(table: &[Value]) -> Vec<RowMapping> {
     let time = |row: &Value| row["us"].as_f64().unwrap_or(f64::INFINITY);
     let mut rows: Vec<&Value> = table.iter().filter(|r| r["us"].is_f64()).collect();
@@ -98,7 +95,7 @@ fn hinted(table: &[Value]) -> Vec<RowMapping> {
     let with = |m: &RowMapping| {
         [Residency::Keep, Residency::Stream].map(|residency| RowMapping { residency, ..*m })
     };
-    best.iter().filter(|m| m.residency.is_normal()).flat_map(with).collect()
+    best.iter().filter(|m| m.residency.is_normal() && !m.stage).flat_map(with).collect()
 }
 
 /// Mappings that may win.

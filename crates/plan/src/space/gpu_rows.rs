@@ -28,7 +28,7 @@ const CLUSTERED: u32 = 4;
 const SHORT: u64 = 32;
 /// Most elements of a worker.
 const LONGEST: u64 = 128;
-/// Shortest rows that are staged in shared memory.
+/// Shortest rows of 16-bit elements that are staged in shared memory.
 const STAGED: u64 = 16_384;
 /// Rows side by side of those.
 const BATCHES: [u32; 2] = [1, 2];
@@ -38,9 +38,9 @@ const RESIDENCIES: [Residency; 3] = [Residency::Keep, Residency::Stream, Residen
 const WIDEST: u64 = 16;
 
 /// Every candidate, in this order: groups per row, reuse choice (cache, then reload), subgroups,
-/// rows per group, vector width from the widest down, residency, registers
-/// before shared memory, loads ahead (with, then without), accumulators. Loops over the columns are fused, so that a value is used while it is in a
-/// register. Ties in score keep the earlier one.
+/// rows per group, vector width from the widest down, registers before shared memory, residency,
+/// loads ahead (with, then without), accumulators. Loops over the columns are fused, so that a value
+/// is used while it is in a register. Ties in score keep the earlier one.
 ///
 /// - Vectors are whole accesses (16 bytes, 8 bytes) where the columns are a multiple of them; else
 ///   two elements or one, of long rows one.
@@ -49,8 +49,10 @@ const WIDEST: u64 = 16;
 ///   inputs.
 /// - Several accumulators are for workers of 4 to 8 chunks or more elements, up to 32; loads ahead
 ///   for workers of at most 32 elements.
-/// - Rows from 16384 columns on are staged in shared memory too, one or two at once.
-/// - The second-level cache is told what to keep where it can't hold all inputs and outputs.
+/// - Rows from 16384 columns on of 16-bit elements, and longer than 65536 of others, are staged in
+///   shared memory too, one or two at once: in registers, few groups fit a core at the same time.
+/// - The second-level cache is told what to keep where it can't hold all inputs and outputs, for
+///   rows in registers.
 ///
 /// # Errors
 /// A V, U or P outside its range; more candidates than the budget.
@@ -149,8 +151,8 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
                         for &residency in hints {
                             let base = RowMapping { residency, ..base };
                             variants(problem, choices, base, folds, &mut out);
-                            staged(problem, gpu, base, folds, &mut out);
                         }
+                        staged(problem, gpu, base, folds, &mut out);
                     }
                 }
             }
@@ -160,7 +162,8 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
 }
 
 /// The same rows in shared memory, one or two side by side, in as many groups at the same time as a
-/// core's shared memory holds; and two rows side by side in the registers of a cluster. Long rows only: short ones fit registers many times over.
+/// core's shared memory holds, without hints, which their copies can't carry. Long rows only: short
+/// ones fit registers many times over.
 fn staged(
     problem: &RowProblem,
     gpu: &GpuFacts,
@@ -170,17 +173,15 @@ fn staged(
 ) {
     let wide = u64::from(base.vector) * problem.dtype.bytes() == WIDEST;
     let each = problem.columns.div_ceil(base.workers());
-    let long = problem.columns >= STAGED && each >= SHORT / 2;
+    let shortest = if problem.dtype.bytes() == 2 { STAGED } else { CLUSTERS[1].0 + 1 };
+    let long = problem.columns >= shortest && each >= SHORT / 2;
     let copied = problem.copied.bytes > 0
         && problem.copied.aligned.is_multiple_of(base.vector.into())
         && problem.copied.element[0] == problem.copied.element[1];
     if !(folds && long && wide && copied && base.cache && base.pack == 1 && !problem.updates) {
         return;
     }
-    if base.cluster > 1 && each <= SHORT {
-        out.push(RowMapping { batch: 2, ..base });
-    }
-    for batch in BATCHES {
+    for batch in BATCHES.into_iter().filter(|b| u64::from(*b) <= problem.inner) {
         let m = RowMapping { stage: true, batch, ..base };
         let bytes = crate::rows::shared_bytes(problem, &m) + RESERVED_BYTES;
         let shared = gpu.shared_bytes_per_core.unwrap_or(0) / bytes.max(1);
