@@ -189,3 +189,44 @@ fn hints_are_for_what_the_cache_cannot_hold() {
     let softmax = problem("softmax", [64, 2048]);
     assert_eq!(verdict(&softmax, &m1, keep).unwrap_err().rule, Rule::CacheHints);
 }
+
+/// Long rows are staged where the copies are proved whole, in as many groups as leave 64 registers a
+/// worker, and every such candidate is legal.
+#[test]
+fn the_space_stages_long_rows() {
+    let staged = |dtype, columns, align| {
+        let mut program = build("layernorm", &OpRequest::shaped(dtype, &[64, columns])).unwrap();
+        for (_, tensor) in program.tensors.iter_mut() {
+            tensor.align = align;
+        }
+        let facts = analysis::facts(&program);
+        let policy = policy::by_name("gpu", None).unwrap();
+        let request = Request::new(&program, &facts);
+        let ranking = plan(&request, &Target::nvidia_h200(), policy.as_ref()).unwrap();
+        let mappings = ranking.candidates.iter().filter_map(|c| match c.mapping {
+            Mapping::Rows(m) if m.stage => {
+                assert!(c.verdict.is_ok(), "{m:?}: {:?}", c.verdict);
+                Some(m)
+            }
+            _ => None,
+        });
+        mappings.collect::<Vec<RowMapping>>()
+    };
+    for (dtype, columns, align, some) in [
+        (DType::BF16, 16_384, 16, true),
+        (DType::BF16, 16_384, 8, false),
+        (DType::BF16, 16_376, 16, false),
+        (DType::F32, 65_536, 16, false),
+        (DType::F32, 131_072, 16, true),
+    ] {
+        let found = staged(dtype, columns, align);
+        assert_eq!(!found.is_empty(), some, "{dtype} {columns} {align}");
+        for m in found {
+            assert!((1..=2).contains(&m.batch) && m.resident >= 2, "{m:?}");
+            assert!(u64::from(m.resident) * m.threads() * 64 <= 65_536, "{m:?}");
+        }
+    }
+    // The fastest of those measured: three groups of 8 subgroups for rows of 64 KB.
+    let best = RowMapping { vector: 8, subgroups: 8, resident: 3, ..STAGED };
+    assert!(staged(DType::BF16, 32_768, 16).contains(&best));
+}

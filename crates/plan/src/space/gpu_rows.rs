@@ -164,8 +164,8 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
 }
 
 /// The same rows in shared memory, one or two side by side, in as many groups at the same time as a
-/// core's shared memory and registers hold, without hints, which their copies can't carry. Long rows only: short
-/// ones fit registers many times over.
+/// core's shared memory and registers hold, without hints, which their copies can't carry. Long rows
+/// only: short ones fit registers many times over.
 fn staged(
     problem: &RowProblem,
     gpu: &GpuFacts,
