@@ -35,7 +35,7 @@ const HELD: u64 = 64;
 /// Rows side by side of those.
 const BATCHES: [u32; 2] = [1, 2];
 /// Hints to the second-level cache, the one that is best most often first.
-const RESIDENCIES: [Residency; 3] = [Residency::Keep, Residency::Stream, Residency::Normal];
+const RESIDENCIES: [Residency; 3] = [Residency::Keep, Residency::Normal, Residency::Stream];
 /// Bytes of the widest access.
 const WIDEST: u64 = 16;
 
