@@ -14,10 +14,11 @@ use crate::target::GpuFacts;
 const ADDRESSES: u64 = 24;
 /// Most groups that a core holds.
 const GROUPS: u64 = 32;
-/// Time of memory traffic where the second-level cache is told to keep inputs over that without
-/// hints: as seen on an H200 with blocks of one row (benches/cuda/RESULTS.md). Streaming is faster in
-/// short runs and slower in long ones.
+/// Time of memory traffic with hints to the second-level cache over that without, as seen on an H200
+/// with blocks of one row (benches/cuda/RESULTS.md): where it is told to keep inputs, and where
+/// everything is streamed, which is faster in short runs and slower in long ones.
 const KEEP: f64 = 0.97;
+const STREAM: f64 = 1.02;
 /// Cycles from an addition to the use of its sum.
 const ADD: f64 = 4.0;
 
@@ -169,8 +170,9 @@ impl GpuRowCounts {
             groups_per_core: (groups / cores).ceil(),
             folds: problem.reductions.len() as f64,
             share: match mapping.residency {
-                Residency::Normal | Residency::Stream => 1.0,
+                Residency::Normal => 1.0,
                 Residency::Keep => KEEP,
+                Residency::Stream => STREAM,
             },
             ragged: !problem.columns.is_multiple_of(mapping.workers() * u64::from(mapping.vector)),
             ..Self::default()
