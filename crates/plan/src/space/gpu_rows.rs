@@ -34,15 +34,13 @@ const STAGED: u64 = 16_384;
 const HELD: u64 = 64;
 /// Rows side by side of those.
 const BATCHES: [u32; 2] = [1, 2];
-/// Hints to the second-level cache, the one that is best most often first.
-const RESIDENCIES: [Residency; 3] = [Residency::Keep, Residency::Normal, Residency::Stream];
 /// Bytes of the widest access.
 const WIDEST: u64 = 16;
 
 /// Every candidate, in this order: groups per row, reuse choice (cache, then reload), subgroups,
-/// rows per group, vector width from the widest down, registers before shared memory, residency,
-/// loads ahead (with, then without), accumulators. Loops over the columns are fused, so that a value
-/// is used while it is in a register. Ties in score keep the earlier one.
+/// rows per group, vector width from the widest down, registers before shared memory, loads ahead
+/// (with, then without), accumulators. Loops over the columns are fused, so that a value is used
+/// while it is in a register. Ties in score keep the earlier one.
 ///
 /// - Vectors are whole accesses (16 bytes, 8 bytes) where the columns are a multiple of them; else
 ///   two elements or one, of long rows one.
@@ -53,8 +51,8 @@ const WIDEST: u64 = 16;
 ///   for workers of at most 32 elements.
 /// - Rows from 16384 columns on of 16-bit elements, and longer than 65536 of others, are staged in
 ///   shared memory too, one or two at once: in registers, few groups fit a core at the same time.
-/// - The second-level cache is told what to keep where it can't hold all inputs and outputs, for
-///   rows in registers.
+/// - The second-level cache is told to keep inputs where it can't hold all inputs and outputs, for
+///   the widest vectors and rows in registers (benches/cuda/RESULTS.md).
 ///
 /// # Errors
 /// A V, U or P outside its range; more candidates than the budget.
@@ -126,7 +124,6 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
     let ordered = problem.reductions.iter().any(|r| !r.unordered);
     let folds = !problem.reductions.is_empty() && !ordered;
     let fits = gpu.l2_bytes.is_none_or(|all| distinct_bytes(problem) <= all as f64);
-    let hints: &[Residency] = if fits { &[Residency::Normal] } else { &RESIDENCIES };
     let mut out = Vec::new();
     for &cluster in clusters.iter().filter(|c| **c == 1 || folds && **c <= gpu.max_cluster) {
         for &cache in choices.caches.iter().filter(|c| **c || cluster == 1) {
@@ -150,10 +147,13 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
                         if idle || columns.div_ceil(base.workers()) > LONGEST {
                             continue;
                         }
-                        for &residency in hints {
-                            let base = RowMapping { residency, ..base };
-                            variants(problem, choices, base, folds, &mut out);
-                        }
+                        let widest = choices.vectors.iter().max() == Some(&vector);
+                        let residency = match !fits && widest {
+                            true => Residency::Keep,
+                            false => Residency::Normal,
+                        };
+                        let hinted = RowMapping { residency, ..base };
+                        variants(problem, choices, hinted, folds, &mut out);
                         staged(problem, gpu, base, folds, &mut out);
                     }
                 }
