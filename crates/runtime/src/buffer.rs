@@ -11,6 +11,12 @@ use tilewright_ir::DType;
 
 /// Alignment of the first element, in bytes.
 pub const ALIGN: usize = 64;
+/// Allocations of this size or more start at a multiple of it, so that all large buffers have the
+/// same offset in a page. A load then never matches the low address bits of a store to another
+/// buffer that came shortly before it, which processors take for a dependency ("4K aliasing") until
+/// they compare the rest: with buffers at any offset, one kernel on the same data takes up to half
+/// as long again, depending on where the allocator put them.
+const PAGE: u64 = 4096;
 /// Bytes of each guard zone.
 pub const GUARD: usize = 64;
 /// Content of the guard zones.
@@ -48,9 +54,10 @@ impl Buffer {
             .and_then(|bytes| bytes.checked_add(2 * GUARD as u64))
             .ok_or_else(|| out_of_memory(u64::MAX))?;
         memory::check(&format!("a buffer of {len} {dtype} elements"), total)?;
+        let align = if total >= PAGE { PAGE as usize } else { ALIGN };
         let layout = usize::try_from(total)
             .ok()
-            .and_then(|total| Layout::from_size_align(total, ALIGN).ok())
+            .and_then(|total| Layout::from_size_align(total, align).ok())
             .ok_or_else(|| out_of_memory(total))?;
         // SAFETY: the layout has a nonzero size (two guard zones).
         let base = NonNull::new(unsafe { alloc(layout) }).ok_or_else(|| out_of_memory(total))?;

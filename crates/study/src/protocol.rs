@@ -35,8 +35,7 @@ pub enum Buffers {
 pub struct Remeasure {
     /// Most rounds, the planned ones among them.
     pub rounds: usize,
-    /// Largest spread that isn't measured again: interquartile range over median
-    /// ([`crate::stats::spread`]).
+    /// Largest spread that isn't measured again ([`crate::stats::spread`]).
     pub spread: f64,
 }
 
@@ -63,9 +62,20 @@ pub struct Protocol {
     /// Of a replay: batches of the paths of a case alternate. Of a search: rounds of the cases of a
     /// set alternate.
     pub interleaved: bool,
+    /// Which quantile of the rounds' values is the label of a search; the median if `None`. What
+    /// disturbs a machine only makes it slower, so that a low quantile outlives more of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label_quantile: Option<f64>,
     /// Further rounds of a search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remeasure: Option<Remeasure>,
+}
+
+impl Protocol {
+    /// The quantile of the rounds' values that is the label.
+    pub fn quantile(&self) -> f64 {
+        self.label_quantile.unwrap_or(0.5)
+    }
 }
 
 /// Raw samples of one measurement.
@@ -242,6 +252,7 @@ mod tests {
             buffers: Buffers::Warm,
             sets: 1,
             interleaved: false,
+            label_quantile: None,
             remeasure: None,
         }
     }

@@ -152,6 +152,7 @@ struct SearchFile {
     rounds: usize,
     most_rounds: Option<usize>,
     spread: f64,
+    label_quantile: f64,
     interleaved: bool,
     samples: usize,
     single_samples: usize,
@@ -169,6 +170,7 @@ impl Default for SearchFile {
             rounds: 3,
             most_rounds: None,
             spread: 0.05,
+            label_quantile: 0.5,
             interleaved: false,
             samples: 3,
             single_samples: 0,
@@ -378,6 +380,13 @@ impl Study {
         if !(s.spread > 0.0 && s.spread <= 1.0) {
             return Err(format!("`search.spread` must be above 0 and at most 1, not {}", s.spread));
         }
+        if !(0.25..=0.75).contains(&s.label_quantile) {
+            return Err(format!(
+                "`search.label_quantile` must be 0.25 to 0.75, not {}",
+                s.label_quantile
+            ));
+        }
+        let label_quantile = (s.label_quantile != 0.5).then_some(s.label_quantile);
         let remeasure = match s.most_rounds {
             Some(most) if most < s.rounds || most > 100 => {
                 return Err(format!(
@@ -399,6 +408,7 @@ impl Study {
             buffers,
             sets: s.rotate,
             interleaved: s.interleaved,
+            label_quantile,
             remeasure,
         };
         let mut replay = Protocol {
@@ -411,6 +421,7 @@ impl Study {
             buffers,
             sets: s.rotate,
             interleaved: r.interleaved,
+            label_quantile: None,
             remeasure: None,
         };
         let mut space = file.space.clone();
@@ -668,6 +679,7 @@ mod tests {
             ("rounds = 5\nmost_rounds = 4", "`search.rounds` (5) to 100, not 4"),
             ("spread = 0.0", "above 0"),
             ("spread = nan", "above 0"),
+            ("label_quantile = 0.2", "0.25 to 0.75, not 0.2"),
         ] {
             let error = fault("[acceptance]", &format!("[search]\n{search}\n[acceptance]"));
             assert!(error.contains(word), "{error}");

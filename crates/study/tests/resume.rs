@@ -56,6 +56,7 @@ cap = 6
 interleaved = true
 rounds = 3
 most_rounds = 5
+label_quantile = 0.25
 samples = 2
 sample_ms = 0.1
 warmup_ms = 0.1

@@ -89,7 +89,7 @@ pub struct Space {
     pub top: Option<u64>,
 }
 
-/// The tables `search` and `replay`. `most_rounds`, `spread`, `metric`, `shortlist` and `rotate` are
+/// The tables `search` and `replay`. `most_rounds`, `spread`, `label_quantile`, `metric`, `shortlist` and `rotate` are
 /// of the first alone.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -97,6 +97,7 @@ struct Settings {
     rounds: Option<usize>,
     most_rounds: Option<usize>,
     spread: Option<f64>,
+    label_quantile: Option<f64>,
     samples: Option<usize>,
     single_samples: Option<usize>,
     sample_ms: Option<f64>,
@@ -184,7 +185,8 @@ impl Study {
             || replay.shortlist.is_some()
             || replay.rotate.is_some()
             || replay.most_rounds.is_some()
-            || replay.spread.is_some();
+            || replay.spread.is_some()
+            || replay.label_quantile.is_some();
         if misplaced {
             return Err("a setting of `search` in `replay`".to_string());
         }
@@ -243,10 +245,15 @@ impl Settings {
         let rounds = self.rounds.unwrap_or(counts[0]);
         let spread = self.spread.unwrap_or(0.05);
         let most = self.most_rounds.unwrap_or(rounds);
+        let quantile = self.label_quantile.unwrap_or(0.5);
+        if !(0.25..=0.75).contains(&quantile) {
+            return Err(format!("labels are the quantile {quantile}"));
+        }
         if most < rounds || most > 100 || !(spread > 0.0 && spread <= 1.0) {
             return Err(format!("{most} rounds at most, of {rounds}, at a spread of {spread}"));
         }
         let mut protocol = Protocol {
+            label_quantile: (quantile != 0.5).then_some(quantile),
             remeasure: (most > rounds).then_some(Remeasure { rounds: most, spread }),
             rounds,
             samples: self.samples.unwrap_or(counts[1]),
@@ -365,6 +372,7 @@ mod tests {
         assert!(fault("[seach]\nrounds = 1\n").contains("seach"));
         assert!(fault("[search]\nrounds = 4\nmost_rounds = 3\n").contains("3 rounds at most"));
         assert!(fault("[search]\nspread = 0.0\n").contains("spread of 0"));
+        assert!(fault("[search]\nlabel_quantile = 0.1\n").contains("quantile 0.1"));
         assert!(fault("[replay]\nmost_rounds = 20\n").contains("in `replay`"));
         assert!(fault("[replay]\nmetric = \"batch\"\n").contains("in `replay`"));
         assert!(fault("[space]\ncap = 1\ntop = 1\n").contains("beside"));

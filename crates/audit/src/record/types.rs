@@ -129,7 +129,16 @@ pub struct Protocol {
     pub sets: u64,
     pub interleaved: bool,
     #[serde(default)]
+    pub label_quantile: Option<f64>,
+    #[serde(default)]
     pub remeasure: Option<Remeasure>,
+}
+
+impl Protocol {
+    /// The quantile of the rounds' values that is the label: the median where none is stated.
+    pub fn quantile(&self) -> f64 {
+        self.label_quantile.unwrap_or(0.5)
+    }
 }
 
 /// How the outputs compared with the oracle.

@@ -21,18 +21,19 @@ pub struct Due {
     pub rounds: usize,
 }
 
-/// Interquartile range / median of the values of rounds.
-fn spread(rounds: &[Timing], metric: Metric) -> Option<f64> {
+/// How far the quarter of the values of rounds on either side of the label's quantile lie apart,
+/// relative to the label.
+fn spread(rounds: &[Timing], metric: Metric, q: f64) -> Option<f64> {
     let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.value(r)).collect();
     let values = values?;
-    Some((quantile(&values, 0.75)? - quantile(&values, 0.25)?) / median(&values)?)
+    Some((quantile(&values, q + 0.25)? - quantile(&values, q - 0.25)?) / quantile(&values, q)?)
 }
 
 /// Whether a measurement that had so many rounds had to be, or could have been, measured again.
-fn wide(trial: &Trial, rounds: usize, metric: Metric, limit: f64) -> (bool, bool) {
+fn wide(trial: &Trial, rounds: usize, metric: Metric, [q, limit]: [f64; 2]) -> (bool, bool) {
     let timed = trial.valid() || trial.outcome == "refused";
     let some = trial.rounds.get(..rounds).filter(|_| timed);
-    match some.and_then(|some| spread(some, metric)) {
+    match some.and_then(|some| spread(some, metric, q)) {
         Some(spread) => (spread > limit * (1.0 + ROUNDING), spread > limit * (1.0 - ROUNDING)),
         // One that failed later may have been measured.
         None => (false, !timed),
@@ -50,11 +51,12 @@ pub fn check(search: &Search, place: &str, checks: &mut Checks) -> Due {
     let metric = Metric::of_selection(&search.selection.metric);
     let (Some(further), Some(metric)) = (&search.protocol.remeasure, metric) else { return due };
     let most = further.rounds.min(100);
+    let by = [search.protocol.quantile(), further.spread];
     for round in planned..most {
         let mut must = false;
         let listed = search.rounds.get(round).map(|r| &r.order);
         for (index, trial) in search.trials.iter().enumerate() {
-            let (needs, may) = wide(trial, due.trials[index], metric, further.spread);
+            let (needs, may) = wide(trial, due.trials[index], metric, by);
             must |= needs;
             let measured = listed.is_some_and(|order| order.contains(&index));
             checks.that(Rule::SearchFurther, if measured { may } else { !needs }, || {
@@ -64,7 +66,7 @@ pub fn check(search: &Search, place: &str, checks: &mut Checks) -> Due {
             due.trials[index] += usize::from(measured);
         }
         for (index, control) in search.controls.iter().enumerate() {
-            let (needs, may) = wide(control, due.controls[index], metric, further.spread);
+            let (needs, may) = wide(control, due.controls[index], metric, by);
             must |= needs;
             let has = control.rounds.len() > due.controls[index];
             checks.that(Rule::SearchFurther, if has { may } else { !needs }, || {
@@ -118,7 +120,8 @@ fn disturbed(record: &Record, search: &Search, checks: &mut Checks) {
     let metric = Metric::of_selection(&search.selection.metric);
     let (Some(further), Some(metric)) = (&search.protocol.remeasure, metric) else { return };
     let valid = search.trials.iter().filter(|t| t.valid());
-    let spreads: Vec<f64> = valid.filter_map(|t| spread(&t.rounds, metric)).collect();
+    let spreads: Vec<f64> =
+        valid.filter_map(|t| spread(&t.rounds, metric, search.protocol.quantile())).collect();
     let Some(typical) = median(&spreads) else { return };
     let id = &search.case.id;
     let stated = record.changed("spread", Some(id));

@@ -286,7 +286,8 @@ pub fn measured(
         });
     }
     let metric = Metric::of_selection(&search.selection.metric);
-    let label = metric.and_then(|metric| timing::label(&trial.rounds, metric));
+    let label =
+        metric.and_then(|metric| timing::label(&trial.rounds, metric, search.protocol.quantile()));
     let holds = matches!((label, trial.label_us), (Some(a), Some(b)) if close(a, b));
     checks.that(Rule::SearchLabels, holds, || {
         format!("{}: the label is {:?}, its samples give {label:?}", place(), trial.label_us)

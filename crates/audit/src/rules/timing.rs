@@ -1,6 +1,6 @@
 //! Metric values of samples.
 
-use crate::math::{median, median_of};
+use crate::math::{median_of, quantile};
 use crate::record::{Protocol, Timing};
 
 /// A metric of a measurement.
@@ -41,10 +41,10 @@ impl Metric {
     }
 }
 
-/// The label of rounds: the median of their metric values.
-pub fn label(rounds: &[Timing], metric: Metric) -> Option<f64> {
+/// The label of rounds: a quantile of their metric values.
+pub fn label(rounds: &[Timing], metric: Metric, q: f64) -> Option<f64> {
     let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.value(r)).collect();
-    median(&values?)
+    quantile(&values?, q)
 }
 
 /// What is wrong with the samples of a measurement, if anything.
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_medians_over_rounds_of_medians_over_samples() {
+    fn labels_are_quantiles_over_rounds_of_medians_over_samples() {
         let timing = |batch: &[u64]| Timing {
             repetitions: Some(10),
             batch_ns: batch.to_vec(),
@@ -86,9 +86,10 @@ mod tests {
             ..Timing::default()
         };
         let rounds = [timing(&[10_000, 30_000, 20_000]), timing(&[50_000]), timing(&[90_000])];
-        assert_eq!(label(&rounds, Metric::Batch), Some(5.0));
-        assert_eq!(label(&rounds, Metric::Single), Some(6.0));
-        assert_eq!(label(&rounds, Metric::Device), None);
-        assert_eq!(label(&[Timing::default()], Metric::Batch), None);
+        assert_eq!(label(&rounds, Metric::Batch, 0.5), Some(5.0));
+        assert_eq!(label(&rounds, Metric::Batch, 0.25), Some(3.5));
+        assert_eq!(label(&rounds, Metric::Single, 0.5), Some(6.0));
+        assert_eq!(label(&rounds, Metric::Device, 0.5), None);
+        assert_eq!(label(&[Timing::default()], Metric::Batch, 0.5), None);
     }
 }

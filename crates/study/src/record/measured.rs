@@ -4,7 +4,7 @@ use super::State;
 use crate::case::Case;
 use crate::protocol::{Protocol, Samples};
 use crate::spec::Metric;
-use crate::stats::{median, median_ns, per_call_us};
+use crate::stats::{median_ns, per_call_us, quantile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tilewright_plan::mapping::Mapping;
@@ -330,10 +330,11 @@ impl Samples {
     }
 }
 
-/// The label of rounds of samples: the median of each round's value. `None` if a round has none.
-pub fn label(rounds: &[Samples], metric: Metric) -> Option<f64> {
+/// The label of rounds of samples: a quantile of their values ([`Protocol::quantile`]). `None` if a
+/// round has none.
+pub fn label(rounds: &[Samples], metric: Metric, q: f64) -> Option<f64> {
     let values: Option<Vec<f64>> = rounds.iter().map(|r| r.value(metric)).collect();
-    values.filter(|v| !v.is_empty()).map(|v| median(&v))
+    values.filter(|v| !v.is_empty()).map(|v| quantile(&v, q))
 }
 
 #[cfg(test)]
@@ -350,15 +351,16 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_the_median_of_the_rounds_medians() {
+    fn a_label_is_a_quantile_of_the_rounds_medians() {
         let rounds =
             [samples(&[10_000, 30_000, 20_000]), samples(&[90_000]), samples(&[10_000, 10_000])];
         assert_eq!(rounds[0].value(Metric::Batch), Some(2.0));
         assert_eq!(rounds[0].value(Metric::Single), Some(8.0));
         assert_eq!(rounds[0].value(Metric::Device), None);
-        assert_eq!(label(&rounds, Metric::Batch), Some(2.0));
-        assert_eq!(label(&rounds, Metric::Device), None);
-        assert_eq!(label(&[], Metric::Batch), None);
+        assert_eq!(label(&rounds, Metric::Batch, 0.5), Some(2.0));
+        assert_eq!(label(&rounds, Metric::Batch, 0.25), Some(1.5));
+        assert_eq!(label(&rounds, Metric::Device, 0.5), None);
+        assert_eq!(label(&[], Metric::Batch, 0.5), None);
     }
 
     #[test]

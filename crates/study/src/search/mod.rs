@@ -230,10 +230,10 @@ fn one_round(
 fn finish(bench: &mut Bench<'_>, mut case: Running<'_>) -> Result<SearchFile, StudyError> {
     let metric = bench.study.metric;
     for trial in &mut case.trials {
-        select::finish_trial(trial, metric, case.floor.floor_us);
+        select::finish_trial(trial, metric, case.protocol.quantile(), case.floor.floor_us);
     }
     for control in &mut case.controls {
-        select::finish_control(control, metric);
+        select::finish_control(control, metric, case.protocol.quantile());
     }
     let selection = select::select(bench, &case)?;
     let Running { task, subject, candidates, trials, controls, rounds, .. } = case;
@@ -275,9 +275,9 @@ fn finish(bench: &mut Bench<'_>, mut case: Running<'_>) -> Result<SearchFile, St
 /// How far the rounds of a case's candidates lie apart: the median over its valid ones of
 /// [`crate::stats::spread`]. `None` without a valid candidate.
 pub fn case_spread(file: &SearchFile) -> Option<f64> {
-    let metric = file.selection.metric;
+    let (metric, q) = (file.selection.metric, file.protocol.quantile());
     let valid = file.trials.iter().filter(|t| t.outcome == Outcome::Valid);
-    let spreads: Vec<f64> = valid.filter_map(|t| round::spread_of(&t.rounds, metric)).collect();
+    let spreads: Vec<f64> = valid.filter_map(|t| round::spread_of(&t.rounds, metric, q)).collect();
     (!spreads.is_empty()).then(|| crate::stats::median(&spreads))
 }
 

@@ -66,7 +66,8 @@ pub(super) fn due(case: &Running<'_>, round: usize, metric: Metric) -> Option<Du
         _ => return None,
     };
     let needs = |outcome: Outcome, rounds: &[Samples]| {
-        let wide = |limit| spread_of(rounds, metric).is_some_and(|s| s > limit);
+        let q = protocol.quantile();
+        let wide = |limit| spread_of(rounds, metric, q).is_some_and(|s| s > limit);
         outcome == Outcome::Valid && limit.is_none_or(wide)
     };
     let (trials, controls) = (&case.trials, &case.controls);
@@ -84,10 +85,11 @@ pub(super) fn due(case: &Running<'_>, round: usize, metric: Metric) -> Option<Du
     Some(Due { order, measured, controls })
 }
 
-/// How far the rounds of a measurement lie apart ([`spread`]); `None` if one has no value.
-pub(super) fn spread_of(rounds: &[Samples], metric: Metric) -> Option<f64> {
+/// How far the rounds of a measurement lie apart around the quantile `q` that is the label
+/// ([`spread`]); `None` if one has no value.
+pub(super) fn spread_of(rounds: &[Samples], metric: Metric, q: f64) -> Option<f64> {
     let values: Option<Vec<f64>> = rounds.iter().map(|r| r.value(metric)).collect();
-    values.filter(|v| !v.is_empty()).map(|v| spread(&v))
+    values.filter(|v| !v.is_empty()).map(|v| spread(&v, q))
 }
 
 /// The case that is open in the workers, with what couldn't be opened of it.

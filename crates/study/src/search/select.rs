@@ -14,11 +14,11 @@ const FLOOR_SHARE: f64 = 0.9;
 const NO_SAMPLES: &str = "it has no samples of the selection metric";
 
 /// Sets the label of a trial whose rounds are whole, and refuses impossible ones.
-pub(super) fn finish_trial(trial: &mut Trial, metric: Metric, floor_us: f64) {
+pub(super) fn finish_trial(trial: &mut Trial, metric: Metric, q: f64, floor_us: f64) {
     if trial.outcome != Outcome::Valid {
         return;
     }
-    trial.label_us = label(&trial.rounds, metric);
+    trial.label_us = label(&trial.rounds, metric, q);
     match trial.label_us {
         None => {
             trial.outcome = Outcome::Failed;
@@ -35,11 +35,11 @@ pub(super) fn finish_trial(trial: &mut Trial, metric: Metric, floor_us: f64) {
 }
 
 /// Sets the label of a control whose rounds are whole.
-pub(super) fn finish_control(control: &mut SearchControl, metric: Metric) {
+pub(super) fn finish_control(control: &mut SearchControl, metric: Metric, q: f64) {
     if control.outcome != Outcome::Valid {
         return;
     }
-    control.label_us = label(&control.rounds, metric);
+    control.label_us = label(&control.rounds, metric, q);
     if control.label_us.is_none() {
         control.outcome = Outcome::Failed;
         control.error = Some(Fault::new(NO_SAMPLES));
@@ -72,7 +72,7 @@ pub(super) fn select(bench: &mut Bench<'_>, case: &Running<'_>) -> Result<Select
             Err((outcome, fault)) => (fresh.outcome, fresh.error) = (outcome, Some(fault)),
         }
     }
-    finish_trial(&mut fresh, metric, case.floor.floor_us);
+    finish_trial(&mut fresh, metric, case.protocol.quantile(), case.floor.floor_us);
     let good = fresh.outcome == Outcome::Valid;
     Ok(Selection { metric, winner: good.then_some(winner), fresh: Some(fresh) })
 }
@@ -121,13 +121,13 @@ mod tests {
             label_us: None,
         };
         let mut slow = trial(9_100);
-        finish_trial(&mut slow, Metric::Batch, 10.0);
+        finish_trial(&mut slow, Metric::Batch, 0.5, 10.0);
         assert_eq!((slow.outcome, slow.label_us), (Outcome::Valid, Some(9.1)));
         let mut fast = trial(8_900);
-        finish_trial(&mut fast, Metric::Batch, 10.0);
+        finish_trial(&mut fast, Metric::Batch, 0.5, 10.0);
         assert_eq!((fast.outcome, fast.label_us), (Outcome::Refused, Some(8.9)));
         let mut none = trial(8_900);
-        finish_trial(&mut none, Metric::Single, 10.0);
+        finish_trial(&mut none, Metric::Single, 0.5, 10.0);
         assert_eq!(none.outcome, Outcome::Failed);
     }
 }
