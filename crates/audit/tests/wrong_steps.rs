@@ -114,7 +114,7 @@ fn further_rounds() {
         remove(&mut v["trials"][3]["rounds"], 1);
         relabel(&mut v["trials"][3]);
     });
-    wrong("a control measured again", SEARCH, &["search.further"], |v| {
+    wrong("a control measured again", SEARCH, &["search.trials", "search.further"], |v| {
         let again = v["controls"][0]["rounds"][0].clone();
         v["controls"][0]["rounds"].as_array_mut().unwrap().push(again);
         relabel(&mut v["controls"][0]);

@@ -12,10 +12,10 @@ use tilewright_ir::DType;
 /// Alignment of the first element, in bytes.
 pub const ALIGN: usize = 64;
 /// Allocations of this size or more start at a multiple of it, so that all large buffers have the
-/// same offset in a page. A load then never matches the low address bits of a store to another
-/// buffer that came shortly before it, which processors take for a dependency ("4K aliasing") until
-/// they compare the rest: with buffers at any offset, one kernel on the same data takes up to half
-/// as long again, depending on where the allocator put them.
+/// same offset in a page. A load then doesn't share the low twelve address bits of a store to another
+/// buffer shortly before it, which processors take for a dependency until they compare the rest
+/// ("4K aliasing"). A loop that normalises 23 rows of 769 took 11 to 18 % longer on a Zen 4 with
+/// the output 192 bytes after or 64 before the input, modulo a page, than with equal offsets.
 const PAGE: u64 = 4096;
 /// Bytes of each guard zone.
 pub const GUARD: usize = 64;

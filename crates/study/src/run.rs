@@ -26,8 +26,11 @@ const PROFILE: &str = "profile.json";
 const PROTOCOL: &str = "protocol.json";
 const RESULTS: &str = "results.json";
 
-/// Folder for tensors on their way; swept with the journals.
-const SCRATCH: &str = "journal/scratch";
+/// Folder for tensors on their way, swept with the journals. Each process has its own: a worker
+/// that outlives a killed study for a moment must not write into the one of the next attempt.
+fn scratch(store: &Store) -> std::path::PathBuf {
+    store.path(&format!("journal/scratch-{}", std::process::id()))
+}
 
 /// A record that is being worked on.
 pub struct Session<'a> {
@@ -198,7 +201,7 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let (store, ledger, study) = (&self.store, &mut self.ledger, &self.study);
-        let scratch = store.path(SCRATCH);
+        let scratch = scratch(store);
         let mut bench = Bench::new(self.setup, study, &self.machine, &scratch)?;
         search::search_all(&mut bench, store, &todo, &mut |task, file| {
             let name = format!("{folder}/{}.json", task.case.id);
@@ -297,7 +300,7 @@ impl<'a> Session<'a> {
         };
         let number = number + 1;
         let folder = numbered("frozen", number);
-        let scratch = self.store.path(SCRATCH);
+        let scratch = scratch(&self.store);
         let mut bench = Bench::new(self.setup, &self.study, &self.machine, &scratch)?;
         let mut plans = Vec::new();
         let cases: Vec<&Case> = self.study.set(CaseSet::Holdout).collect();
@@ -423,7 +426,7 @@ impl<'a> Session<'a> {
             })
             .collect();
         let folder = numbered("replay", number);
-        let scratch = self.store.path(SCRATCH);
+        let scratch = scratch(&self.store);
         let (store, ledger, setup) = (&self.store, &mut self.ledger, self.setup);
         let mut bench = Bench::new(setup, &self.study, &self.machine, &scratch)?;
         for round in 0..protocol.replay.rounds {

@@ -481,8 +481,20 @@ fn killed_and_resumed(root: &Path) -> Result<(), String> {
         return Err(format!("files {:?} instead of {:?}", names(&found), names(&expected)));
     }
     for (name, bytes) in &expected {
-        if found[name] != *bytes {
-            return Err(format!("{} differs after interruptions", name.display()));
+        let other = &found[name];
+        if other != bytes {
+            let at = bytes.iter().zip(other).position(|(a, b)| a != b);
+            let at = at.unwrap_or(bytes.len().min(other.len()));
+            let near = |bytes: &[u8]| {
+                let part = &bytes[at.saturating_sub(120)..bytes.len().min(at + 60)];
+                String::from_utf8_lossy(part).to_string()
+            };
+            return Err(format!(
+                "{} differs after interruptions at byte {at}: {:?} became {:?}",
+                name.display(),
+                near(bytes),
+                near(other)
+            ));
         }
     }
     println!("killed {kills} times, {} files are the same", expected.len());
