@@ -235,6 +235,26 @@ fn loads_that_cross_a_line_count_twice() {
     assert_eq!(least(481, true), tiles * (8.0 + 3.0) + narrow * (8.0 + 1.0));
 }
 
+/// Two threads start with two neighbours each of four groups. Where rows are split unevenly, one
+/// has both of the taller ones, and is past helping when the other is done.
+#[test]
+fn groups_are_dealt_as_neighbours() {
+    let [m, n, k] = [57u64, 96, 517];
+    let mut found = 0;
+    for (mapping, family, inputs) in inputs(&cpu(2), "gemm", &[m, n, k], Some(2)) {
+        let Mapping::CpuMatrix(mapping) = mapping else { panic!("a CPU product") };
+        let [gm, gn] = mapping.group;
+        if mapping.threads != 2 || m.div_ceil(gm) != 2 || gn != n / 2 {
+            continue;
+        }
+        found += 1;
+        // Multiply-adds of 16 lanes, two a cycle.
+        let tall = (2 * gm.max(m - gm) * (gn / 16) * k) as f64 / 2.0;
+        assert_eq!(input(family, &inputs, "products"), tall, "{mapping:?}");
+    }
+    assert!(found > 0);
+}
+
 #[test]
 fn cpu_products_show_what_a_mapping_changes() {
     let seen = inputs(&cpu(2), "gemm", &[512, 512, 512], Some(1));

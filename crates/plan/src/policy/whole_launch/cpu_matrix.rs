@@ -254,8 +254,68 @@ impl<'a> Model<'a> {
         self.bytes(out, blocks * rows as f64 * k * operand, far);
     }
 
+    /// Inputs of the thread that is done last, when threads take groups as the pool deals them out
+    /// (cpu crate, `pool`): each starts with a segment of neighbours, a chunk at a time, and then
+    /// helps with the others'. `None` where there are so many groups that the order doesn't matter,
+    /// or one thread takes them all.
+    fn dealt(&self, threads: u64) -> Option<Inputs> {
+        let [m, n, _] = self.problem.size;
+        let [gm, gn] = self.mapping.group.map(|g| g.max(1));
+        let [rows, columns] = [m.div_ceil(gm), n.div_ceil(gn)];
+        let groups = rows.saturating_mul(columns).saturating_mul(self.problem.batch);
+        if threads < 2 || groups > threads.saturating_mul(MANY) {
+            return None;
+        }
+        // Whole groups, the last of a row, the last of a column, the corner.
+        let sizes = [(gm, gn), (gm, n % gn), (m % gm, gn), (m % gm, n % gn)];
+        let kinds = sizes.map(|(rows, columns)| match rows * columns {
+            0 => [0.0; MAX_INPUTS],
+            _ => self.group(rows, columns),
+        });
+        let costs = kinds.each_ref().map(cost);
+        let kind = |group: u64| {
+            let (row, column) = (group / columns % rows, group % columns);
+            let last_row = row + 1 == rows && m % gm > 0;
+            let last_column = column + 1 == columns && n % gn > 0;
+            2 * usize::from(last_row) + usize::from(last_column)
+        };
+        let bound = |i: u64| groups * i / threads;
+        let mut segments: Vec<(u64, u64)> =
+            (0..threads).map(|i| (bound(i), bound(i + 1))).collect();
+        let chunk = (groups / (threads * CHUNKS)).max(1);
+        let mut taken: Vec<(f64, [u64; 4])> = vec![(0.0, [0; 4]); segments.len()];
+        loop {
+            // Whoever is free first takes the next chunk.
+            let clocks = taken.iter().enumerate();
+            let (free, _) = clocks.min_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
+            let order = (0..segments.len()).map(|turn| (free + turn) % segments.len());
+            let Some(of) = order.into_iter().find(|s| segments[*s].0 < segments[*s].1) else {
+                break;
+            };
+            let (first, end) = segments[of];
+            let next = end.min(first + chunk);
+            segments[of].0 = next;
+            let (clock, counts) = &mut taken[free];
+            for group in first..next {
+                *clock += costs[kind(group)];
+                counts[kind(group)] += 1;
+            }
+        }
+        let (_, counts) = taken.into_iter().max_by(|a, b| a.0.total_cmp(&b.0))?;
+        let mut out = [0.0; MAX_INPUTS];
+        for (inputs, count) in kinds.iter().zip(counts) {
+            for (sum, value) in out.iter_mut().zip(inputs) {
+                *sum += count as f64 * value;
+            }
+        }
+        Some(out)
+    }
+
     /// Inputs of the busiest thread.
     fn launch(&self, threads: u64) -> Inputs {
+        if let Some(inputs) = self.dealt(threads) {
+            return inputs;
+        }
         let [m, n, _] = self.problem.size;
         let [gm, gn] = self.mapping.group.map(|g| g.max(1));
         let batch = self.problem.batch;
@@ -292,13 +352,20 @@ fn split(problem: &MatrixProblem, mapping: &CpuMatrixMapping) -> f64 {
     (1.0 - step as f64 / LINE as f64) * vector as f64 / LINE as f64
 }
 
+/// Groups per thread beyond which their order doesn't matter.
+const MANY: u64 = 64;
+
+/// Chunks that the pool cuts a thread's segment into.
+const CHUNKS: u64 = 4;
+
+/// Rough cycles of a group, to deal by.
+fn cost(g: &Inputs) -> f64 {
+    g[PRODUCTS] + g[STALLS] + 3.0 * g[COPIED] + 0.3 * g[RESULTS] + 2.0 * g[FAR_ROWS] + 20.0
+}
+
 /// What the busiest of some threads has when groups are dealt out, the dearest first, each to the
 /// thread with the least.
 fn busiest(groups: &[(u64, Inputs)], threads: u64) -> Inputs {
-    // Rough cycles, to deal by.
-    let cost = |g: &Inputs| {
-        g[PRODUCTS] + g[STALLS] + 3.0 * g[COPIED] + 0.3 * g[RESULTS] + 2.0 * g[FAR_ROWS] + 20.0
-    };
     let mut order: Vec<&(u64, Inputs)> = groups.iter().collect();
     order.sort_by(|a, b| cost(&b.1).total_cmp(&cost(&a.1)));
     let threads = threads.max(1) as usize;
