@@ -118,7 +118,9 @@ fn cpu_rows_show_what_a_mapping_changes() {
     // the division: each is counted once. Four loops have 64 trips of a twentieth of a cycle each.
     let arithmetic = 32.0 * (256.0 * (1.5 + 5.5 + 0.5 + 1.0) + 0.05 * 4.0 * 64.0);
     assert!(close(input(family, &one, "arithmetic"), arithmetic, 1e-12));
-    assert_eq!(input(family, &one, "wide_arithmetic"), input(family, &one, "arithmetic"));
+    // Of the exponential's five cycles half are its chain, which a vector taken in halves has once.
+    let wide = arithmetic - 32.0 * 256.0 * 2.5;
+    assert!(close(input(family, &one, "wide_arithmetic"), wide, 1e-12));
     // A divider takes half of 64 bytes at once.
     assert_eq!(input(family, &one, "divisions"), 32.0 * 256.0 * 2.0);
     let (_, narrow) = find(&|m| base(m) && m.unroll == 1 && m.accumulators == 1);

@@ -266,9 +266,12 @@ impl<'a> Model<'a> {
         if threads < 2 || groups > threads.saturating_mul(MANY) {
             return None;
         }
-        // Whole groups, the last of a row, the last of a column, the corner.
-        let sizes = [(gm, gn), (gm, n % gn), (m % gm, gn), (m % gm, n % gn)];
-        let kinds = sizes.map(|(rows, columns)| match rows * columns {
+        // Whole groups, the last of a row, the last of a column, the corner: those that there are.
+        let whole = [if m < gm { 0 } else { gm }, if n < gn { 0 } else { gn }];
+        let rest = [m % gm, n % gn];
+        let sizes =
+            [[whole[0], whole[1]], [whole[0], rest[1]], [rest[0], whole[1]], [rest[0], rest[1]]];
+        let kinds = sizes.map(|[rows, columns]| match rows.saturating_mul(columns) {
             0 => [0.0; MAX_INPUTS],
             _ => self.group(rows, columns),
         });
@@ -288,8 +291,8 @@ impl<'a> Model<'a> {
             // Whoever is free first takes the next chunk.
             let clocks = taken.iter().enumerate();
             let (free, _) = clocks.min_by(|a, b| a.1.0.total_cmp(&b.1.0))?;
-            let order = (0..segments.len()).map(|turn| (free + turn) % segments.len());
-            let Some(of) = order.into_iter().find(|s| segments[*s].0 < segments[*s].1) else {
+            let mut order = (0..segments.len()).map(|turn| (free + turn) % segments.len());
+            let Some(of) = order.find(|s| segments[*s].0 < segments[*s].1) else {
                 break;
             };
             let (first, end) = segments[of];

@@ -40,7 +40,7 @@ pub(super) const TERMS: [TermInfo; 12] = [
         false,
         "a cycle of vector arithmetic, loads and stores at full rate, divisions apart",
     ),
-    term("wide_arithmetic", false, "a cycle of arithmetic in vectors of 64 bytes"),
+    term("wide_arithmetic", false, "a cycle of it in vectors of 64 bytes, half of functions"),
     term("divisions", false, "a division of 32 bytes, which is as much as a divider takes at once"),
     term("chain", false, "a cycle that a reduction's chain, or a stripe's end, is waited for"),
     term("combines", false, "an operation that joins two partial accumulators"),
@@ -79,6 +79,17 @@ fn map_cycles(op: MapOp) -> f64 {
 
 /// Cycles of a division, where it passes the time of something else.
 const DIVIDE: f64 = 4.5;
+
+/// Share of a function's cycles (an exponential, say) that its chain of operations takes: the same
+/// whether a core takes the vector in halves or not.
+const FUNCTION_CHAIN: f64 = 0.5;
+
+/// Cycles of functions, which are long chains of operations.
+fn function_cycles(mix: &OpMix) -> f64 {
+    let functions = [MapOp::Exp, MapOp::Log, MapOp::Tanh, MapOp::Erf, MapOp::Mod];
+    let count = |op: &MapOp| mix.maps.get(op).copied().unwrap_or(0) as f64;
+    functions.iter().fold(0.0, |sum, op| sum + map_cycles(*op) * count(op))
+}
 
 fn mix_cycles(mix: &OpMix) -> f64 {
     let maps = mix.maps.iter().fold(0.0, |sum, (op, n)| sum + map_cycles(*op) * *n as f64);
@@ -119,6 +130,7 @@ const MASKED_LATER: f64 = 0.5;
 #[derive(Default)]
 struct Loop {
     cycles: f64,
+    functions: f64,
     divisions: f64,
     loads: f64,
     stores: f64,
@@ -158,6 +170,7 @@ fn trips(n: f64, copies: f64) -> f64 {
 #[derive(Default)]
 struct Row {
     arithmetic: f64,
+    functions: f64,
     divisions: f64,
     chain: f64,
     combines: f64,
@@ -180,6 +193,7 @@ impl Row {
         let vectors = full + f64::from(u8::from(partial));
         let rate = each.rate();
         self.arithmetic += each.work() * vectors;
+        self.functions += each.functions * vectors;
         self.divisions += each.divisions * vectors;
         if partial && before.is_some_and(|b| b.writes_stripe) && each.reads_stripe {
             let folds = before.is_some_and(|b| b.reduces);
@@ -241,6 +255,7 @@ fn loops(problem: &RowProblem, m: &RowMapping) -> (Vec<Loop>, Bytes) {
             + domain.stripe_write_bytes as f64 / element;
         if !domain.reads_its_root {
             each.cycles += mix_cycles(&domain.mix);
+            each.functions += function_cycles(&domain.mix);
             each.divisions += domain.mix.maps.get(&MapOp::Div).copied().unwrap_or(0) as f64;
         }
         if domain.is_reduction() {
@@ -318,7 +333,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         1.0,
         threads as f64 - 1.0,
         rows * row.arithmetic,
-        if wide { rows * row.arithmetic } else { 0.0 },
+        if wide { rows * (row.arithmetic - FUNCTION_CHAIN * row.functions) } else { 0.0 },
         rows * row.divisions * (vector_bytes as f64 / DIVIDER).max(1.0),
         rows * row.chain,
         rows * row.combines,
