@@ -77,7 +77,7 @@ impl Rows<'_> {
             let access = self.cx.access(&frame, memory, &dims, t.align / t.dtype.bytes().max(1));
             let zero = self.cx.b.int(0);
             let to = self.cx.staged_place(staged, frame.slot.unwrap_or(zero));
-            let ragged = self.most_columns % u64::from(self.mapping.vector) != 0;
+            let ragged = !self.most_columns.is_multiple_of(u64::from(self.mapping.vector));
             let token = if ragged { None } else { self.cx.copy(&access, to) };
             let Some(token) = token else {
                 let name = &program.values[value].name;
