@@ -165,3 +165,47 @@ fn hints_to_the_second_level_cache() {
         }
     }
 }
+
+/// The kernels of a program with a mapping, as text, after the assembler took them.
+fn texts(op: &str, request: &OpRequest, mapping: RowMapping) -> Vec<String> {
+    let program = build(op, request).unwrap();
+    let facts = analysis::facts(&program);
+    let lowered = lower(&program, &facts, &Mapping::Rows(mapping), &Options::default()).unwrap();
+    let text = |kernel: &_| {
+        let ptx = emit(kernel, PtxTarget::BASE).unwrap();
+        if let Some((_, spills)) = common::assemble(&ptx.text, "sm_90") {
+            assert_eq!(spills, 0, "{op}");
+        }
+        ptx.text
+    };
+    lowered.launches.iter().map(text).collect()
+}
+
+#[test]
+fn rows_of_clusters_beyond_the_y_dimension_lie_along_x() {
+    let mapping = RowMapping { subgroups: 4, cluster: 2, fuse: true, ..RowMapping::ONE };
+    // The last number of rows that y takes, and the next.
+    let text = texts("rmsnorm", &OpRequest::shaped(DType::F32, &[65_535, 4096]), mapping);
+    assert!(text[0].contains("%ctaid.y") && !text[0].contains("rem.u32"), "{}", text[0]);
+    let text = texts("rmsnorm", &OpRequest::shaped(DType::F32, &[65_536, 4096]), mapping);
+    assert!(!text[0].contains("%ctaid.y") && text[0].contains("div.u32"), "{}", text[0]);
+    // A number of rows that only the launch knows.
+    let mut open = OpRequest::generic(DType::F32);
+    open.strided = false;
+    let mut program = build("rmsnorm", &open).unwrap();
+    program.bind("cols", 4096).unwrap();
+    let facts = analysis::facts(&program);
+    let lowered = lower(&program, &facts, &Mapping::Rows(mapping), &Options::default()).unwrap();
+    let ptx = emit(&lowered.launches[0], PtxTarget::BASE).unwrap();
+    assert!(!ptx.text.contains("%ctaid.y"), "{}", ptx.text);
+    common::assemble(&ptx.text, "sm_90");
+}
+
+#[test]
+fn rows_over_several_launches_assemble() {
+    let mapping = RowMapping { subgroups: 8, split: 264, vector: 4, fuse: true, ..RowMapping::ONE };
+    let long = OpRequest::shaped(DType::F32, &[1, 1 << 24]);
+    assert_eq!(texts("softmax", &long, mapping).len(), 3);
+    assert_eq!(texts("relu", &long, RowMapping { unroll: 4, ..mapping }).len(), 1);
+    assert_eq!(texts("row_sum", &long, mapping).len(), 2);
+}

@@ -4,68 +4,16 @@
 #[allow(dead_code)]
 mod common;
 
-use std::collections::BTreeMap;
-
-use common::{Launch, Tolerance, compare, launch};
+use common::{Tolerance, compare, launch, simulate_all};
 use tilewright_ir::analysis::facts;
-use tilewright_ir::entity::Id as _;
 use tilewright_ir::interp;
 use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans, gemm};
 use tilewright_ir::{DType, Program};
-use tilewright_kernel::kernel::{ArgKind, ArgSource, Elem, Op};
+use tilewright_kernel::kernel::Op;
 use tilewright_kernel::lower::{LowerError, Lowered, Options, Rule, lower};
-use tilewright_kernel::sim::{self, Order, SimArg, SimOptions};
+use tilewright_kernel::sim::Order;
 use tilewright_kernel::validate::validate;
 use tilewright_plan::mapping::{GpuMatrixMapping, Mapping};
-
-/// Runs launches one after another over the same buffers: the program's by name, and scratch.
-fn simulate(
-    program: &Program,
-    lowered: &Lowered,
-    launch: &Launch,
-    order: Order,
-) -> Result<BTreeMap<String, Vec<f64>>, String> {
-    let layouts = interp::layouts(program, &launch.dims).unwrap();
-    let mut buffers: BTreeMap<String, SimArg> = BTreeMap::new();
-    for kernel in &lowered.launches {
-        let mut args = Vec::new();
-        for (_, arg) in kernel.args.iter() {
-            let buffer = match (arg.source, arg.kind) {
-                (ArgSource::Tensor(id), _) => {
-                    let tensor = &program.tensors[id];
-                    match launch.tensors.get(&tensor.name) {
-                        Some(data) => SimArg::buffer(tensor.dtype, data.clone()),
-                        None => SimArg::output(tensor.dtype, layouts[id.index()].span() as usize),
-                    }
-                }
-                (ArgSource::Scratch(n), ArgKind::Buffer { dtype, .. }) => {
-                    SimArg::output(dtype, n as usize)
-                }
-                (ArgSource::Scalar(id), _) => {
-                    SimArg::Number(launch.scalars[&program.scalars[id].name])
-                }
-                (ArgSource::Dim(id), ArgKind::Number(Elem::Index)) => {
-                    SimArg::Index(launch.dims[&program.dims[id].name] as i64)
-                }
-                other => panic!("argument {other:?}"),
-            };
-            // What an earlier launch left; scratch is NaN where nothing wrote, so padding that
-            // were read would show.
-            args.push(match buffers.get(&arg.name) {
-                Some(SimArg::Buffer { dtype, data, .. }) => SimArg::buffer(*dtype, data.clone()),
-                _ => buffer,
-            });
-        }
-        let options = SimOptions { order, max_steps: 1 << 28, ..SimOptions::default() };
-        sim::run(kernel, &mut args, &options).map_err(|e| e.to_string())?;
-        for ((_, arg), value) in kernel.args.iter().zip(args) {
-            if matches!(value, SimArg::Buffer { .. }) {
-                buffers.insert(arg.name.clone(), value);
-            }
-        }
-    }
-    Ok(buffers.into_iter().map(|(name, arg)| (name, arg.data().to_vec())).collect())
-}
 
 struct Case {
     spec: GemmSpec,
@@ -134,7 +82,7 @@ impl Case {
         let launch = launch(&program, &dims, pad, sm * 31 + sn * 7 + sk);
         let expected = interp::magnitude(&program, &launch.bindings()).unwrap();
         for order in orders {
-            let found = simulate(&program, &lowered, &launch, *order).unwrap_or_else(|e| {
+            let found = simulate_all(&program, &lowered, &launch, *order).unwrap_or_else(|e| {
                 let text: Vec<_> =
                     lowered.launches.iter().map(tilewright_kernel::text::print).collect();
                 panic!("{context}, {order:?}: {e}\n{}", text.join("\n"))

@@ -4,8 +4,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A row mapping (reference 5.1). S = `subgroups`, L = `lanes`, C = `cluster`, W = C·S·L workers
-/// per program.
+/// A row mapping (reference 5.1). S = `subgroups`, L = `lanes`, C = `cluster`, G = `split`,
+/// W = G·C·S·L workers per program.
 ///
 /// Element `e` of a row belongs to worker `w` with `e = (chunk·W + w)·V + v`, `0 ≤ v < V`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -17,6 +17,11 @@ pub struct RowMapping {
     /// Groups that share one program: a cluster, where there are several.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub cluster: u32,
+    /// Groups that share one program without a cluster: they meet between launches. Each loop over
+    /// the columns is a launch of its own that leaves partial results of its reductions in scratch,
+    /// where the next launch folds them. For few, very long rows.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub split: u32,
     /// Consecutive elements per worker and access (V).
     pub vector: u32,
     /// Chunks per trip of a column loop (U).
@@ -107,6 +112,7 @@ impl RowMapping {
         lanes: 32,
         subgroups: 1,
         cluster: 1,
+        split: 1,
         vector: 1,
         unroll: 1,
         accumulators: 1,
@@ -122,7 +128,7 @@ impl RowMapping {
 
     /// Workers per program, W.
     pub fn workers(&self) -> u64 {
-        self.group_workers() * u64::from(self.cluster)
+        self.group_workers() * u64::from(self.cluster) * u64::from(self.split)
     }
 
     /// Workers of one group that share a program, S·L.

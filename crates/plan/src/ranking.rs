@@ -170,6 +170,7 @@ pub fn describe(mapping: &Mapping) -> String {
             cache,
             fuse,
             cluster,
+            split,
             ahead,
             residency,
             stage,
@@ -195,6 +196,9 @@ pub fn describe(mapping: &Mapping) -> String {
             }
             if *cluster > 1 {
                 let _ = write!(text, ", clusters of {cluster}");
+            }
+            if *split > 1 {
+                let _ = write!(text, ", rows over {split} groups, a launch a loop");
             }
             if *ahead {
                 text.push_str(", loads ahead");

@@ -60,7 +60,7 @@ pub struct RowCounts {
     pub threads: u64,
     /// Program instances.
     pub programs: u64,
-    /// Groups: C·⌈n/(P·B)⌉ along the innermost grid dimension of n programs, times the others.
+    /// Groups: G·C·⌈n/(P·B)⌉ along the innermost grid dimension of n programs, times the others.
     pub groups: u64,
     /// Longest worker stripe in elements, at the nominal length.
     pub slots: u64,
@@ -96,7 +96,10 @@ pub struct RowCounts {
 impl RowCounts {
     /// Counts a mapping of a problem.
     pub fn new(problem: &RowProblem, mapping: &RowMapping) -> Self {
-        let variant = problem.variant(mapping.cache);
+        let all = problem.variant(mapping.cache);
+        let apart = all.without_stripes();
+        // A launch finds nothing of the one before but partial results.
+        let variant = if mapping.split > 1 { &apart } else { all };
         let workers = mapping.workers();
         let slots_of = |columns| slots(columns, workers, mapping.vector.into());
         let slots = slots_of(problem.columns);
@@ -123,7 +126,8 @@ impl RowCounts {
             programs: problem.programs,
             groups: (problem.programs / inner)
                 .saturating_mul(rows)
-                .saturating_mul(u64::from(mapping.cluster)),
+                .saturating_mul(u64::from(mapping.cluster))
+                .saturating_mul(u64::from(mapping.split)),
             slots,
             private_scalars: slots.saturating_mul(scalars),
             private_scalars_max: slots_max.saturating_mul(scalars),

@@ -6,12 +6,12 @@ use std::fmt::Write as _;
 use tilewright_ir::DType;
 use tilewright_ir::program::Access;
 use tilewright_kernel::kernel::{
-    ArgId, ArgKind, Barrier, BarrierId, Block, Collective, Elem, Evict, Kernel, Literal, Memory,
-    Op, PrivateId, Scope, Stmt, Type, ValueId,
+    ArgId, ArgKind, Barrier, BarrierId, Block, Collective, Elem, Evict, GridDim, Kernel, Literal,
+    Memory, Op, PrivateId, Scope, Size, Stmt, Type, ValueId,
 };
 
 use super::async_copy::{Commits, group_size};
-use super::{CodegenError, PtxTarget};
+use super::{CodegenError, PtxTarget, grid};
 
 /// Register classes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -449,17 +449,60 @@ impl<'a> Emitter<'a> {
 
     fn group_id(&mut self, dim: u32, result: ValueId) -> Result<(), CodegenError> {
         // The innermost grid dimension is PTX's x, which has the largest limit.
-        let axis = match self.kernel.grid.len() as u32 - 1 - dim.min(2) {
-            0 => "x",
-            1 => "y",
-            _ => "z",
+        let inner = self.kernel.grid.len() as u32 - 1 - dim.min(2);
+        let narrow = match (grid::is_folded(&self.kernel.grid), inner) {
+            (true, _) => self.folded_group(inner as usize),
+            (false, axis) => {
+                let axis = ["x", "y", "z"][axis as usize % 3];
+                let id = self.reg(Class::B32);
+                self.inst(format_args!("mov.u32 {id}, %ctaid.{axis}"));
+                id
+            }
         };
-        let (narrow, wide) = (self.reg(Class::B32), self.reg(Class::B64));
-        self.inst(format_args!("mov.u32 {narrow}, %ctaid.{axis}"));
+        let wide = self.reg(Class::B64);
         self.inst(format_args!("cvt.u64.u32 {wide}, {narrow}"));
         self.naturals.insert(wide);
         self.define(result, Val::Reg(wide));
         Ok(())
+    }
+
+    /// The group's coordinate in a dimension of a folded grid, by its distance from the innermost:
+    /// all dimensions are x, the innermost the fastest.
+    fn folded_group(&mut self, inner: usize) -> Reg {
+        let kernel = self.kernel;
+        let rest = self.reg(Class::B32);
+        self.inst(format_args!("mov.u32 {rest}, %ctaid.x"));
+        let mut rest = rest;
+        let dims: Vec<GridDim> = kernel.grid.iter().rev().copied().collect();
+        for dim in &dims[..inner] {
+            let (groups, next) = (self.groups(dim), self.reg(Class::B32));
+            self.inst(format_args!("div.u32 {next}, {rest}, {groups}"));
+            rest = next;
+        }
+        if inner + 1 == dims.len() {
+            return rest;
+        }
+        let (groups, id) = (self.groups(&dims[inner]), self.reg(Class::B32));
+        self.inst(format_args!("rem.u32 {id}, {rest}, {groups}"));
+        id
+    }
+
+    /// The number of groups along a dimension, as an operand. A launch has checked that all groups
+    /// together fit 31 bits.
+    fn groups(&mut self, dim: &GridDim) -> String {
+        let step = dim.step.max(1);
+        match dim.size {
+            Size::Const(size) => size.div_ceil(step).to_string(),
+            Size::Arg(arg) => {
+                let (size, groups) = (self.reg(Class::B64), self.reg(Class::B32));
+                let name = &self.kernel.args[arg].name;
+                self.inst(format_args!("ld.param.s64 {size}, [p_{name}]"));
+                self.inst(format_args!("add.s64 {size}, {size}, {}", step - 1));
+                self.inst(format_args!("div.u64 {size}, {size}, {step}"));
+                self.inst(format_args!("cvt.u32.u64 {groups}, {size}"));
+                groups.to_string()
+            }
+        }
     }
 
     fn collective(

@@ -10,6 +10,7 @@ mod arith;
 mod async_copy;
 mod control;
 mod emitter;
+pub mod grid;
 mod math;
 mod memory;
 

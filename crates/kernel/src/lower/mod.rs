@@ -120,7 +120,11 @@ pub fn lower(
             return Ok(Lowered { launches });
         }
         (Mapping::Rows(mapping), Family::Rows(rows)) => {
-            rows::lower(program, rows, mapping, options)?
+            let mut launches = Vec::new();
+            for kernel in rows::lower(program, rows, mapping, options)? {
+                launches.extend(finish(program, kernel, options)?.launches);
+            }
+            return Ok(Lowered { launches });
         }
         (Mapping::Matrix(mapping), Family::Matrix(facts)) => {
             let bound = matrix::bind_blocks(program, facts, mapping.block)?;

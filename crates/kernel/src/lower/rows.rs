@@ -13,6 +13,7 @@
 mod batch;
 mod domains;
 mod reduce;
+mod split;
 mod stage;
 mod tail;
 
@@ -47,6 +48,8 @@ struct Rows<'a> {
     most_columns: u64,
     /// The subgroup's number within its program.
     subgroup: ValueId,
+    /// The subgroup's number within its group.
+    member: ValueId,
     barrier: Option<BarrierId>,
     /// The barrier of the cluster's start, at which the group has arrived and not yet waited.
     start: Option<BarrierId>,
@@ -65,9 +68,19 @@ struct Rows<'a> {
 fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
     let fail =
         |rule, detail: String| Err(LowerError { program: program.name.clone(), rule, detail });
-    let RowMapping { lanes, subgroups, vector, unroll, accumulators, pack, cluster, batch, .. } =
-        *mapping;
-    if [lanes, subgroups, unroll, accumulators, pack, cluster, batch].contains(&0) {
+    let RowMapping {
+        lanes,
+        subgroups,
+        vector,
+        unroll,
+        accumulators,
+        pack,
+        cluster,
+        split,
+        batch,
+        ..
+    } = *mapping;
+    if [lanes, subgroups, unroll, accumulators, pack, cluster, split, batch].contains(&0) {
         return fail(Rule::MappingRange, format!("{mapping:?} has a zero"));
     }
     if !matches!(vector, 1 | 2 | 4 | 8) {
@@ -93,11 +106,24 @@ fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
     Ok(())
 }
 
-/// Lowers a row program.
+/// Lowers a row program: one launch, or several where rows are split.
 ///
 /// # Errors
 /// The mapping breaks a rule, or the program has something that rows have no place for.
 pub(super) fn lower(
+    program: &Program,
+    facts: &RowFacts,
+    mapping: &RowMapping,
+    options: &Options,
+) -> Result<Vec<Kernel>, LowerError> {
+    match mapping.split {
+        1 => Ok(vec![lower_whole(program, facts, mapping, options)?]),
+        _ => split::lower(program, facts, mapping, options),
+    }
+}
+
+/// Lowers a row program to one launch.
+fn lower_whole(
     program: &Program,
     facts: &RowFacts,
     mapping: &RowMapping,
@@ -108,27 +134,8 @@ pub(super) fn lower(
     let groups = mapping.subgroups * beside;
     let mut b = KernelBuilder::new(&program.name, mapping.lanes, groups);
     b.resident(mapping.resident);
-    let zero = b.int(0);
-    let mut cx = Context::new(program, b);
-    let columns = cx.extent(facts.columns);
     let variant = if mapping.cache { &facts.cache } else { &facts.reload };
-    let mut rows = Rows {
-        cx,
-        mapping: *mapping,
-        variant,
-        axis: facts.axis,
-        columns,
-        most_columns: program.max_size(facts.columns),
-        subgroup: zero,
-        barrier: None,
-        start: None,
-        join: options.join,
-        tail: options.tail,
-        others: Vec::new(),
-        row: 0,
-        common: HashSet::new(),
-        copies: Vec::new(),
-    };
+    let mut rows = Rows::new(program, b, facts, variant, *mapping, options);
     rows.check_in_out()?;
     rows.hint();
     let origins = rows.cx.grid(mapping.programs())?;
@@ -143,6 +150,7 @@ pub(super) fn lower(
     }
     if mapping.pack == 1 {
         rows.subgroup = rows.cx.b.subgroup_id();
+        rows.member = rows.subgroup;
         rows.body()?;
         return finish(rows, facts);
     }
@@ -206,6 +214,39 @@ fn finish(rows: Rows<'_>, facts: &RowFacts) -> Result<Kernel, LowerError> {
     let kernel = rows.cx.b.finish();
     check_closed_form(program, &kernel, planned)?;
     Ok(kernel)
+}
+
+impl<'a> Rows<'a> {
+    fn new(
+        program: &'a Program,
+        mut b: KernelBuilder,
+        facts: &RowFacts,
+        variant: &'a RowVariant,
+        mapping: RowMapping,
+        options: &Options,
+    ) -> Self {
+        let zero = b.int(0);
+        let mut cx = Context::new(program, b);
+        let columns = cx.extent(facts.columns);
+        Rows {
+            cx,
+            mapping,
+            variant,
+            axis: facts.axis,
+            columns,
+            most_columns: program.max_size(facts.columns),
+            subgroup: zero,
+            member: zero,
+            barrier: None,
+            start: None,
+            join: options.join,
+            tail: options.tail,
+            others: Vec::new(),
+            row: 0,
+            common: HashSet::new(),
+            copies: Vec::new(),
+        }
+    }
 }
 
 impl Rows<'_> {

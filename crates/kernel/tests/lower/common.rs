@@ -133,6 +133,55 @@ pub fn simulate(
     Ok((buffers, report))
 }
 
+/// Runs launches one after another over the same buffers: the program's by name, and scratch.
+pub fn simulate_all(
+    program: &Program,
+    lowered: &Lowered,
+    launch: &Launch,
+    order: Order,
+) -> Result<BTreeMap<String, Vec<f64>>, String> {
+    let layouts = interp::layouts(program, &launch.dims).unwrap();
+    let mut buffers: BTreeMap<String, SimArg> = BTreeMap::new();
+    for kernel in &lowered.launches {
+        let mut args = Vec::new();
+        for (_, arg) in kernel.args.iter() {
+            let buffer = match (arg.source, arg.kind) {
+                (ArgSource::Tensor(id), _) => {
+                    let tensor = &program.tensors[id];
+                    match launch.tensors.get(&tensor.name) {
+                        Some(data) => SimArg::buffer(tensor.dtype, data.clone()),
+                        None => SimArg::output(tensor.dtype, layouts[id.index()].span() as usize),
+                    }
+                }
+                (ArgSource::Scratch(n), ArgKind::Buffer { dtype, .. }) => {
+                    SimArg::output(dtype, n as usize)
+                }
+                (ArgSource::Scalar(id), _) => {
+                    SimArg::Number(launch.scalars[&program.scalars[id].name])
+                }
+                (ArgSource::Dim(id), ArgKind::Number(Elem::Index)) => {
+                    SimArg::Index(launch.dims[&program.dims[id].name] as i64)
+                }
+                other => panic!("argument {other:?}"),
+            };
+            // What an earlier launch left; scratch is NaN where nothing wrote, so padding that
+            // were read would show.
+            args.push(match buffers.get(&arg.name) {
+                Some(SimArg::Buffer { dtype, data, .. }) => SimArg::buffer(*dtype, data.clone()),
+                _ => buffer,
+            });
+        }
+        let options = SimOptions { order, max_steps: 1 << 28, ..SimOptions::default() };
+        sim::run(kernel, &mut args, &options).map_err(|e| e.to_string())?;
+        for ((_, arg), value) in kernel.args.iter().zip(args) {
+            if matches!(value, SimArg::Buffer { .. }) {
+                buffers.insert(arg.name.clone(), value);
+            }
+        }
+    }
+    Ok(buffers.into_iter().map(|(name, arg)| (name, arg.data().to_vec())).collect())
+}
+
 /// How far results may be off: factor of the oracle's error scale in units of the computing
 /// type's roundoff.
 #[derive(Clone, Copy)]

@@ -8,3 +8,4 @@ mod matrix;
 mod planned;
 mod programs;
 mod rows;
+mod split;

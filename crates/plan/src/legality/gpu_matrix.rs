@@ -2,7 +2,7 @@
 
 use tilewright_ir::DType;
 
-use super::{Rejection, Rule, require};
+use super::{Rejection, Rule, check_groups, require};
 use crate::mapping::GpuMatrixMapping;
 use crate::policy::gpu_matrix::{registers, shared_bytes};
 use crate::problem::MatrixProblem;
@@ -10,7 +10,7 @@ use crate::target::GpuFacts;
 
 /// Checks a register-tile mapping, rules in this order: target-dtype, empty-tile, lane-width,
 /// tile-multiple, stage-range, unroll-range, accumulator-order, unproved-realisation, threads-limit,
-/// register-budget, shared-memory. `copies` are the copy widths of A and B that alignment proves.
+/// groups-limit, register-budget, shared-memory. `copies` are the copy widths of A and B that alignment proves.
 ///
 /// # Errors
 /// Names the first rule that the mapping breaks.
@@ -65,6 +65,9 @@ pub fn check(
     require(m.threads() <= u64::from(gpu.max_threads), Rule::ThreadsLimit, || {
         format!("{} threads, at most {}", m.threads(), gpu.max_threads)
     })?;
+    let [rows, columns] = [0, 1].map(|i| problem.size[i].div_ceil(block[i].max(1)));
+    let all = [rows, columns, problem.batch, u64::from(m.slices)];
+    check_groups(all.into_iter().fold(1, u64::saturating_mul))?;
     let needed = registers(m);
     let most = gpu.registers_per_thread.unwrap_or(0);
     let all = gpu.registers_per_core.unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Legality of row mappings on GPUs whose register file is known.
 
 use super::rows::{MAX_PACK, check_mapping};
-use super::{Rejection, Rule, require};
+use super::{Rejection, Rule, check_groups, require};
 use crate::mapping::RowMapping;
 use crate::policy::gpu_matrix::RESERVED_BYTES;
 use crate::policy::gpu_rows::registers;
@@ -10,9 +10,9 @@ use crate::rows::RowCounts;
 use crate::target::GpuFacts;
 
 /// Checks a row mapping, rules in this order: target-dtype, vector-choice, the loop rules,
-/// cache-reuse, ahead-loads, pack-range, pack-width, cluster-range, lane-width, subgroup-limit,
-/// threads-limit, cache-hints, stage-copies, batch-range, resident-range, register-budget,
-/// shared-memory.
+/// cache-reuse, ahead-loads, pack-range, pack-width, cluster-range, split-range, lane-width,
+/// subgroup-limit, threads-limit, cache-hints, stage-copies, batch-range, resident-range,
+/// groups-limit, register-budget, shared-memory.
 ///
 /// # Errors
 /// Names the first rule that the mapping breaks.
@@ -26,6 +26,7 @@ pub fn check(
     check_stage(problem, mapping)?;
     check_batch(problem, mapping)?;
     check_resident(gpu, mapping, counts)?;
+    check_groups(counts.groups)?;
     let needed = registers(problem, mapping, problem.columns_max);
     let together = counts.threads.saturating_mul(mapping.resident.max(1).into());
     let share = gpu.registers_per_core.unwrap_or(0).checked_div(together).unwrap_or(0);

@@ -92,11 +92,17 @@ pub enum Rule {
     BatchRange,
     /// More groups at the same time than a core holds.
     ResidentRange,
+    /// Groups that share a row over several launches where that isn't possible.
+    SplitRange,
+    /// More groups than a launch can have.
+    GroupsLimit,
+    /// A kernel that its compiler reports to spill registers, where another candidate stands.
+    ResourceSpills,
 }
 
 impl Rule {
     /// Every rule.
-    pub const ALL: [Rule; 38] = [
+    pub const ALL: [Rule; 41] = [
         Rule::ThreadsLimit,
         Rule::ThreadsMultiple,
         Rule::SearchBudget,
@@ -135,6 +141,9 @@ impl Rule {
         Rule::StageCopies,
         Rule::BatchRange,
         Rule::ResidentRange,
+        Rule::SplitRange,
+        Rule::GroupsLimit,
+        Rule::ResourceSpills,
     ];
 
     /// The name in reports and messages.
@@ -178,6 +187,9 @@ impl Rule {
             Rule::StageCopies => "stage-copies",
             Rule::BatchRange => "batch-range",
             Rule::ResidentRange => "resident-range",
+            Rule::SplitRange => "split-range",
+            Rule::GroupsLimit => "groups-limit",
+            Rule::ResourceSpills => "resource-spills",
         }
     }
 
@@ -273,6 +285,16 @@ impl Rule {
                 "a core holds the groups that are to be on it at the same time, by threads and \
                  shared memory"
             }
+            Rule::SplitRange => {
+                "several groups share a row over several launches only on a GPU that states its \
+                 registers, for a known number of rows, with nothing kept, no cluster, one row a \
+                 group, and reductions in any order"
+            }
+            Rule::GroupsLimit => "a launch has at most 2147483647 groups",
+            Rule::ResourceSpills => {
+                "a kernel whose compiler reports spilled registers is taken only where none of the \
+                 next in rank does without"
+            }
         }
     }
 }
@@ -307,6 +329,17 @@ pub(crate) fn require(
     detail: impl FnOnce() -> String,
 ) -> Result<(), Rejection> {
     if holds { Ok(()) } else { Err(Rejection::new(rule, detail())) }
+}
+
+/// Most groups of one launch on a GPU that states its registers: CUDA programming guide, technical
+/// specifications per compute capability (the x dimension of a grid).
+pub(crate) const MOST_GROUPS: u64 = (1 << 31) - 1;
+
+/// Whether a launch can have that many groups.
+fn check_groups(groups: u64) -> Result<(), Rejection> {
+    require(groups <= MOST_GROUPS, Rule::GroupsLimit, || {
+        format!("{groups} groups, at most {MOST_GROUPS}")
+    })
 }
 
 #[cfg(test)]

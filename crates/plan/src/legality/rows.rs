@@ -11,7 +11,8 @@ pub const MAX_PACK: u32 = 8;
 
 /// Checks a row mapping, rules in this order: target-dtype, vector-choice, unroll-range,
 /// accumulator rules, fuse-reduction, cache-reuse, ahead-loads, pack-range, pack-width,
-/// cluster-range, subgroup-limit, threads-limit, cache-hints, private-budget, shared-memory.
+/// cluster-range, split-range, lane-width, subgroup-limit, threads-limit, cache-hints,
+/// private-budget, shared-memory.
 ///
 /// # Errors
 /// Names the first rule that the mapping breaks.
@@ -66,6 +67,7 @@ pub(super) fn check_mapping(
     require(groups.contains(&cluster) && (cluster == 1 || pack == 1), Rule::ClusterRange, || {
         format!("C = {cluster} with P = {pack}, at most {}", gpu.max_cluster)
     })?;
+    check_split(problem, mapping, wide)?;
     require(lanes == gpu.lanes, Rule::LaneWidth, || {
         format!("{lanes} lanes, the subgroup has {}", gpu.lanes)
     })?;
@@ -91,6 +93,29 @@ pub(super) fn check_plain(mapping: &RowMapping) -> Result<(), Rejection> {
     require(batch == 1, Rule::BatchRange, || format!("B = {batch}, at most 1 on this target"))?;
     require(resident == 0, Rule::ResidentRange, || {
         format!("{resident} groups a core on a target that has no such limit")
+    })
+}
+
+/// Whether groups may share a row over several launches; `registers` says whether the target states
+/// its registers.
+fn check_split(
+    problem: &RowProblem,
+    mapping: &RowMapping,
+    registers: bool,
+) -> Result<(), Rejection> {
+    let RowMapping { split, cluster, pack, batch, cache, ahead, stage, .. } = *mapping;
+    if split == 1 {
+        return Ok(());
+    }
+    let alone = cluster == 1 && pack == 1 && batch == 1 && !cache && !ahead && !stage;
+    require(split > 0 && registers && alone, Rule::SplitRange, || {
+        format!("G = {split} with C = {cluster}, P = {pack}, cache {cache}, loads ahead {ahead}")
+    })?;
+    require(problem.static_grid, Rule::SplitRange, || {
+        "scratch of partial results needs the number of rows".to_string()
+    })?;
+    require(problem.reductions.iter().all(|r| r.unordered), Rule::SplitRange, || {
+        "a reduction states its order".to_string()
     })
 }
 

@@ -4,12 +4,13 @@
 //! The estimate is a sum of the inputs that `whole-launch` has for such GPUs, at fixed prices. They
 //! are the nonnegative least squares of the relative error over all labels of one NVIDIA H200 in
 //! `benches/cuda/labels` (15281 candidates of 180 row cases, 14024 of 70 products), as `tilewright
-//! calibrate` fits them. So they hold for compute capability 9.0; elsewhere they order candidates
-//! and promise no time.
+//! calibrate` fits them. So they hold for compute capability 9.0; elsewhere they order candidates and
+//! promise no time. Mappings that no label is of have estimates of their own (`gpu_apart`).
 
 use super::whole_launch::{Family, Inputs, MAX_INPUTS};
 use super::{
-    CandidateFacts, CandidateView, Policy, PolicyError, Score, Term, Unit, gpu_rows, unsupported,
+    CandidateFacts, CandidateView, Policy, PolicyError, Score, Term, Unit, gpu_apart, gpu_rows,
+    unsupported,
 };
 use crate::mapping::Mapping;
 use crate::problem::Problem;
@@ -54,6 +55,17 @@ fn priced(view: &CandidateView<'_>) -> Result<(Family, Inputs, &'static Inputs),
     }
 }
 
+/// The estimate of a mapping that the labels have none of.
+fn unlabelled(view: &CandidateView<'_>) -> Option<f64> {
+    let gpu = view.target.gpu_facts()?;
+    match (view.problem, view.mapping, view.facts) {
+        (Problem::Rows(problem), Mapping::Rows(m), CandidateFacts::Rows(counts)) if m.split > 1 => {
+            Some(gpu_apart::split_rows(problem, gpu, m, counts))
+        }
+        _ => None,
+    }
+}
+
 impl Policy for Gpu {
     fn name(&self) -> &str {
         NAME
@@ -74,7 +86,7 @@ impl Policy for Gpu {
 
     fn score(&self, view: &CandidateView<'_>) -> Result<Score, PolicyError> {
         let (_, inputs, prices) = priced(view)?;
-        let kernel = price(prices, &inputs);
+        let kernel = unlabelled(view).unwrap_or_else(|| price(prices, &inputs));
         let waves = match (view.facts, view.problem, view.mapping, view.target.gpu_facts()) {
             (CandidateFacts::Rows(counts), Problem::Rows(problem), Mapping::Rows(m), Some(gpu)) => {
                 let at_once = u64::from(gpu.cores) * gpu_rows::resident(gpu, problem, m);
@@ -88,6 +100,9 @@ impl Policy for Gpu {
     }
 
     fn terms(&self, view: &CandidateView<'_>) -> Vec<Term> {
+        if let Some(kernel) = unlabelled(view) {
+            return vec![Term::new("estimate", kernel)];
+        }
         let Ok((family, inputs, prices)) = priced(view) else { return Vec::new() };
         let named = family.inputs().iter().zip(prices.iter().zip(&inputs));
         named.map(|(name, (price, input))| Term::new(name, price * input)).collect()

@@ -28,7 +28,8 @@ const ADD: f64 = 4.0;
 /// A stripe that is made from another takes its place element by element, so only one is counted.
 pub fn registers(problem: &RowProblem, mapping: &RowMapping, columns: u64) -> u64 {
     let words = problem.compute.bytes().div_ceil(4);
-    let striped = problem.variant(mapping.cache).striped_tiles > 0 && !mapping.stage;
+    let whole = mapping.split == 1 && !mapping.stage;
+    let striped = whole && problem.variant(mapping.cache).striped_tiles > 0;
     let slots = slots(columns, mapping.workers(), mapping.vector.into());
     let ahead = if mapping.ahead { problem.variant(mapping.cache).ahead_scalars } else { 0 };
     let batch = u64::from(mapping.batch);
@@ -105,6 +106,8 @@ pub struct GpuRowCounts {
     pub distinct: f64,
     /// Bytes that are read again.
     pub again: f64,
+    /// Launches, one after another.
+    pub launches: f64,
     /// Whether the second-level cache holds the tensors.
     pub near: bool,
     /// Whether a last chunk is guarded.
@@ -153,7 +156,9 @@ impl GpuRowCounts {
         mapping: &RowMapping,
         counts: &RowCounts,
     ) -> Self {
-        let variant = problem.variant(mapping.cache);
+        let all = problem.variant(mapping.cache);
+        let apart = all.without_stripes();
+        let variant = if mapping.split > 1 { &apart } else { all };
         let cores = f64::from(gpu.cores.max(1));
         let (rows, columns) = (problem.programs as f64, problem.columns as f64);
         let vector = f64::from(mapping.vector.max(1));
@@ -233,6 +238,16 @@ impl GpuRowCounts {
         out.accesses = out.subgroups * accesses;
         let cache = gpu.l2_bytes.unwrap_or(0) as f64;
         out.near = out.distinct <= cache * 0.6;
+        out.launches = 1.0;
+        if mapping.split > 1 {
+            // A launch for each loop, and a last one where nothing is stored but a row's results.
+            let stores = variant.domains.iter().any(|d| d.store_bytes > 0);
+            out.launches = out.loops + if stores { 0.0 } else { 1.0 };
+            // What a launch reads again the cache has lost, unless it holds everything.
+            if !out.near {
+                (out.distinct, out.again) = (out.distinct + out.again, 0.0);
+            }
+        }
         out
     }
 }

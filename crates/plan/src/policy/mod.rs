@@ -9,6 +9,7 @@ pub mod cpu;
 pub mod cpu_matrix;
 pub mod cpu_rows;
 pub mod gpu;
+mod gpu_apart;
 pub mod gpu_matrix;
 pub mod gpu_rows;
 pub mod matrix_mpp_v1;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tilewright_ir::facts::{Domain, DomainKind, Fact, Payload, RowFacts, RowVariant};
-use tilewright_ir::program::{Access, Bounds, Op, OrderPolicy, ReduceOp, Strides, ValueId};
+use tilewright_ir::program::{Access, Bounds, Extent, Op, OrderPolicy, ReduceOp, Strides, ValueId};
 use tilewright_ir::{DType, Program};
 
 use super::mix::{OpMix, definitions, op_mix};
@@ -16,6 +16,8 @@ pub struct RowProblem {
     pub programs: u64,
     /// Instances along the innermost grid dimension, whose neighbours may share a group.
     pub inner: u64,
+    /// Whether the number of instances holds for every launch.
+    pub static_grid: bool,
     /// Columns (N) at the nominal sizes.
     pub columns: u64,
     /// Most columns that the program allows; the length for which legality must hold.
@@ -152,9 +154,11 @@ impl RowProblem {
         let reload = VariantNumbers::new(program, facts, &facts.reload);
         let cache = VariantNumbers::new(program, facts, &facts.cache);
         let compute = compute_type(program, facts);
+        let known = |e: &Extent| program.known(*e).is_some();
         Ok(RowProblem {
             programs,
             inner,
+            static_grid: facts.grid.iter().all(|(extent, step)| known(extent) && known(step)),
             columns: request.resolve(facts.columns)?,
             columns_max: program.max_size(facts.columns),
             dtype: facts.dtype,
@@ -234,6 +238,22 @@ impl VariantNumbers {
             ahead_scalars: ahead.iter().map(|b| b.div_ceil(4)).sum(),
             ahead_bytes: ahead.iter().sum(),
             payload: variant.payload.clone(),
+        }
+    }
+}
+
+impl VariantNumbers {
+    /// The same with nothing kept: what was kept is computed again where it is needed. Operations
+    /// of what is computed again are counted once, so they are numbers from below.
+    pub fn without_stripes(&self) -> VariantNumbers {
+        let roots =
+            |d: &&DomainNumbers| matches!(d.kind, DomainKind::Reduce(_) | DomainKind::Store(_));
+        VariantNumbers {
+            domains: self.domains.iter().filter(roots).cloned().collect(),
+            striped_tiles: 0,
+            slot_scalars: 0,
+            slot_bytes: 0,
+            ..self.clone()
         }
     }
 }

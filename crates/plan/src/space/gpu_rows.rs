@@ -2,7 +2,7 @@
 //! group, vector width, partial accumulators, loads ahead of a reduction, and inputs kept in
 //! registers or read again.
 
-use super::Unscored;
+use super::{Unscored, split_rows};
 use crate::legality::{self, Rule};
 use crate::mapping::{Mapping, Residency, RowMapping};
 use crate::policy::CandidateFacts;
@@ -53,6 +53,7 @@ const WIDEST: u64 = 16;
 ///   shared memory too, one or two at once: in registers, few groups fit a core at the same time.
 /// - The second-level cache is told to keep inputs where it can't hold all inputs and outputs, for
 ///   the widest vectors and rows in registers (benches/cuda/RESULTS.md).
+/// - Rows over several launches come last: see [`split_rows::mappings`].
 ///
 /// # Errors
 /// A V, U or P outside its range; more candidates than the budget.
@@ -80,7 +81,25 @@ pub fn candidates(
     };
     let choices = Choices { vectors, accumulators, packs, caches };
     let mut out = Vec::new();
-    for mapping in mappings(problem, gpu, &choices) {
+    judge(problem, gpu, options, mappings(problem, gpu, &choices), &mut out)?;
+    let none = out.iter().all(|c| c.verdict.is_err());
+    if choices.caches.contains(&false) && choices.packs.contains(&1) {
+        let Choices { vectors, accumulators, .. } = &choices;
+        let split = split_rows::mappings(problem, gpu, vectors, accumulators, none);
+        judge(problem, gpu, options, split, &mut out)?;
+    }
+    Ok(out)
+}
+
+/// Adds mappings with their verdicts.
+fn judge(
+    problem: &RowProblem,
+    gpu: &GpuFacts,
+    options: &SpaceOptions,
+    mappings: Vec<RowMapping>,
+    out: &mut Vec<Unscored>,
+) -> Result<(), PlanError> {
+    for mapping in mappings {
         let threads = |list: &Vec<u32>| list.iter().any(|t| u64::from(*t) == mapping.threads());
         if !options.threads.as_ref().is_none_or(threads) {
             continue;
@@ -96,7 +115,7 @@ pub fn candidates(
             facts: CandidateFacts::Rows(counts),
         });
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Choices of a request.

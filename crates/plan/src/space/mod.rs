@@ -7,6 +7,7 @@ pub mod gpu_matrix;
 pub mod gpu_rows;
 pub mod matrix;
 pub mod rows;
+pub mod split_rows;
 
 use crate::legality::Rejection;
 use crate::mapping::Mapping;

@@ -23,9 +23,16 @@ pub(super) struct Group {
     stripes: Vec<HashMap<ir::ValueId, PrivateId>>,
 }
 
+impl Group {
+    /// One loop that keeps nothing.
+    pub(super) fn plain(domains: &[Domain]) -> Group {
+        Group { domains: domains.to_vec(), stripes: Vec::new() }
+    }
+}
+
 impl Rows<'_> {
     /// The value that a domain evaluates.
-    fn root(&self, kind: &DomainKind) -> Result<ir::ValueId, LowerError> {
+    pub(super) fn root(&self, kind: &DomainKind) -> Result<ir::ValueId, LowerError> {
         match kind {
             DomainKind::Copy(value) | DomainKind::Materialize(value) => Ok(*value),
             DomainKind::Reduce(op) | DomainKind::Store(op) => match &self.cx.program.ops[*op].op {
@@ -73,7 +80,7 @@ impl Rows<'_> {
     }
 
     /// Splits the domains into loops: one each, or with `fuse` as many as have what they need.
-    pub(super) fn groups(&mut self) -> Result<Vec<Group>, LowerError> {
+    pub(super) fn loops(&self) -> Result<Vec<Vec<Domain>>, LowerError> {
         let mut groups: Vec<Vec<Domain>> = Vec::new();
         let mut kept: HashSet<ir::ValueId> = HashSet::new();
         let mut pending: HashSet<ir::ValueId> = HashSet::new();
@@ -100,6 +107,12 @@ impl Rows<'_> {
                 group.push(domain.clone());
             }
         }
+        Ok(groups)
+    }
+
+    /// The loops with the private arrays of what they keep.
+    pub(super) fn groups(&mut self) -> Result<Vec<Group>, LowerError> {
+        let groups = self.loops()?;
         let mut result = Vec::new();
         for i in 0..groups.len() {
             let mut stripes = Vec::new();
@@ -237,7 +250,7 @@ impl Rows<'_> {
     }
 
     /// The loops of a group: the accumulators of its reductions, set by set.
-    fn sweep(
+    pub(super) fn sweep(
         &mut self,
         group: &Group,
         reductions: &[Reduction],

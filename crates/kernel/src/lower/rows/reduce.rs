@@ -22,6 +22,18 @@ pub(super) struct Reduction {
     pub identity: f64,
 }
 
+impl Reduction {
+    /// The value that holds the result.
+    pub(super) fn result(&self) -> ir::ValueId {
+        self.result
+    }
+
+    /// What folds two elements.
+    pub(super) fn fold(&self) -> ReduceOp {
+        self.op
+    }
+}
+
 /// The terms of a chunk, one or V each.
 enum Terms {
     Values(Vec<ValueId>),
@@ -137,6 +149,17 @@ impl Rows<'_> {
         Ok(())
     }
 
+    /// Combines the sets of accumulators, the lanes and the subgroups of one row's group: the total,
+    /// in the type of partial results.
+    pub(super) fn join_row(&mut self, reduction: &Reduction, parts: &[ValueId]) -> ValueId {
+        let own = self.tree(reduction, parts.to_vec());
+        let total = self.cx.b.collective(Collective::Reduce(reduction.op), own);
+        match self.mapping.subgroups {
+            1 => total,
+            _ => self.join_group(reduction, &[total]).first().copied().unwrap_or(total),
+        }
+    }
+
     /// Declares shared memory for the partial results of every row: one row of the buffer each.
     fn partials(&mut self, reduction: &Reduction, sharers: u64) -> SharedId {
         let name = self.cx.program.values[reduction.result].name.clone();
@@ -153,7 +176,7 @@ impl Rows<'_> {
         let b = &mut self.cx.b;
         let one = b.int(1);
         for (row, total) in totals.iter().enumerate() {
-            let at = b.add_int(self.subgroup, row as i64 * subgroups as i64);
+            let at = b.add_int(self.member, row as i64 * subgroups as i64);
             b.store(Place::uniform(memory, at), &[*total], Some(Guard::count(one, 0.0)));
         }
         let barrier = match self.barrier {
@@ -248,7 +271,7 @@ impl Rows<'_> {
     }
 
     /// Folds values pairwise, neighbours first. There is at least one.
-    fn tree(&mut self, reduction: &Reduction, mut parts: Vec<ValueId>) -> ValueId {
+    pub(super) fn tree(&mut self, reduction: &Reduction, mut parts: Vec<ValueId>) -> ValueId {
         while parts.len() > 1 {
             parts = parts
                 .chunks(2)
@@ -261,7 +284,7 @@ impl Rows<'_> {
         parts[0]
     }
 
-    fn finish(&mut self, reduction: &Reduction, total: ValueId) {
+    pub(super) fn finish(&mut self, reduction: &Reduction, total: ValueId) {
         let dtype = self.cx.dtype(reduction.result);
         let total = self.cx.convert(total, dtype);
         self.cx.scalars.insert(reduction.result, total);
