@@ -1,7 +1,7 @@
 //! An NVIDIA GPU as a device of the engine.
 
 use crate::driver::{Context, CudaError};
-use crate::exec::CudaExecutable;
+use crate::exec::{compile, compiler_name};
 use crate::queue::CudaQueue;
 use crate::target;
 use crate::{PtxTarget, roofline};
@@ -121,8 +121,12 @@ impl Device for CudaDevice {
         &self.target
     }
 
+    fn compiler(&self) -> Option<String> {
+        Some(compiler_name(self.context.facts()))
+    }
+
     fn compile(&self, launches: &[Kernel]) -> Result<Box<dyn Executable>, RuntimeError> {
-        Ok(Box::new(CudaExecutable::new(launches, &self.context, &self.queue, self.limit)?))
+        Ok(Box::new(compile(launches, &self.context, &self.queue, self.limit)?))
     }
 
     fn roofline(&self, dtype: DType, _threads: usize) -> Option<Roofline> {

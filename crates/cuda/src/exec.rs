@@ -1,111 +1,86 @@
 //! Compiled kernels on a GPU: arguments into place, launches, reports.
 
-use crate::codegen::CodegenError;
+use crate::codegen::{CodegenError, grid};
 use crate::device::failed;
-use crate::driver::{Context, Function};
+use crate::driver::{Context, DeviceFacts, Function};
 use crate::target::{cuda_of_ptx, ptx_version};
 use crate::{Ptx, PtxTarget, emit};
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_ir::entity::Id;
-use tilewright_kernel::kernel::{ArgKind, Elem, Kernel, Size};
+use tilewright_kernel::kernel::{ArgKind, Elem, GridDim, Kernel, Size};
+use tilewright_plan::KernelResources;
 use tilewright_runtime::{
-    ArgValue, Executable, Failure, PreparedLaunch, Queue, ResourceReport, RuntimeError, Stage,
+    ArgValue, CompilerReport, Failure, Queue, QueuedExecutable, QueuedKernel, ResourceReport,
+    RuntimeError, Stage,
 };
 
-/// Most groups of a launch along x, y and z.
-const GRID_LIMITS: [u64; 3] = [(1 << 31) - 1, 65535, 65535];
-
 /// One kernel on the device.
-struct Loaded {
+pub(crate) struct Loaded {
     name: String,
     args: Vec<(String, ArgKind)>,
-    /// Size (known or an argument by position) and elements per group; the innermost dimension
-    /// first, as x.
-    grid: Vec<(Result<u64, usize>, u64)>,
+    /// Groups, outermost dimension first.
+    grid: Vec<GridDim>,
     function: Function,
     ptx: Ptx,
 }
 
 /// Kernels that run in order.
-pub struct CudaExecutable {
-    kernels: Vec<Arc<Loaded>>,
-    queue: Arc<dyn Queue>,
-    report: ResourceReport,
-}
+pub(crate) type CudaExecutable = QueuedExecutable<Loaded>;
 
-impl CudaExecutable {
-    pub(crate) fn new(
-        launches: &[Kernel],
-        context: &Arc<Context>,
-        queue: &Arc<dyn Queue>,
-        limit: PtxTarget,
-    ) -> Result<Self, RuntimeError> {
-        let mut kernels = Vec::with_capacity(launches.len());
-        let mut report = ResourceReport::default();
-        for kernel in launches {
-            let ptx = generate(kernel, limit)?;
-            let function =
-                context.load(&ptx).map_err(|error| failed(&kernel.name, Stage::Load, &error))?;
-            let used =
-                function.report().map_err(|error| failed(&kernel.name, Stage::Load, &error))?;
-            if used.groups_per_core == 0 {
-                return Err(refused(
-                    kernel,
-                    "launch-resources",
-                    format!(
-                        "a group of {} threads with {} registers each and {} bytes of shared \
-                         memory doesn't fit a core",
-                        ptx.threads, used.registers, ptx.shared_bytes
-                    ),
-                ));
-            }
-            report.code_bytes += ptx.text.len() as u64;
-            report.scratch_bytes = report.scratch_bytes.max(ptx.shared_bytes);
-            report.spills = report.spills.max(u64::from(used.local_bytes));
-            report.registers = report.registers.max(Some(u64::from(used.registers)));
-            let groups = u64::from(used.groups_per_core);
-            report.groups_per_core =
-                Some(report.groups_per_core.map_or(groups, |least| least.min(groups)));
-            let grid = kernel.grid.iter().rev().map(|dim| {
-                let size = match dim.size {
-                    Size::Const(n) => Ok(n),
-                    Size::Arg(arg) => Err(arg.index()),
-                };
-                (size, dim.step.max(1))
-            });
-            kernels.push(Arc::new(Loaded {
-                name: kernel.name.clone(),
-                args: kernel.args.iter().map(|(_, a)| (a.name.clone(), a.kind)).collect(),
-                grid: grid.collect(),
-                function,
-                ptx,
-            }));
+/// Compiles kernels in launch order.
+///
+/// # Errors
+/// A rule of the device forbids a kernel, or the driver refuses it.
+pub(crate) fn compile(
+    launches: &[Kernel],
+    context: &Arc<Context>,
+    queue: &Arc<dyn Queue>,
+    limit: PtxTarget,
+) -> Result<CudaExecutable, RuntimeError> {
+    let mut kernels = Vec::with_capacity(launches.len());
+    let mut report = ResourceReport::default();
+    let mut resources = Vec::with_capacity(launches.len());
+    for kernel in launches {
+        let ptx = generate(kernel, limit)?;
+        let function =
+            context.load(&ptx).map_err(|error| failed(&kernel.name, Stage::Load, &error))?;
+        let used = function.report().map_err(|error| failed(&kernel.name, Stage::Load, &error))?;
+        if used.groups_per_core == 0 {
+            return Err(refused(
+                kernel,
+                "launch-resources",
+                format!(
+                    "a group of {} threads with {} registers each and {} bytes of shared memory \
+                     doesn't fit a core",
+                    ptx.threads, used.registers, ptx.shared_bytes
+                ),
+            ));
         }
-        Ok(CudaExecutable { kernels, queue: queue.clone(), report })
+        resources.push(KernelResources {
+            threads: ptx.threads.into(),
+            registers: used.registers.into(),
+            spilled_bytes: used.local_bytes.into(),
+            shared_bytes: ptx.shared_bytes,
+        });
+        report.code_bytes += ptx.text.len() as u64;
+        report.scratch_bytes = report.scratch_bytes.max(ptx.shared_bytes);
+        report.spills = report.spills.max(u64::from(used.local_bytes));
+        report.registers = report.registers.max(Some(u64::from(used.registers)));
+        let groups = u64::from(used.groups_per_core);
+        report.groups_per_core =
+            Some(report.groups_per_core.map_or(groups, |least| least.min(groups)));
+        kernels.push(Arc::new(Loaded {
+            name: kernel.name.clone(),
+            args: kernel.args.iter().map(|(_, a)| (a.name.clone(), a.kind)).collect(),
+            grid: kernel.grid.clone(),
+            function,
+            ptx,
+        }));
     }
-
-    /// The modules, in launch order.
-    pub fn modules(&self) -> impl Iterator<Item = &Ptx> {
-        self.kernels.iter().map(|k| &k.ptx)
-    }
-
-    /// Checks arguments and puts them in place.
-    fn arrange(&self, args: &[ArgValue]) -> Result<Prepared, RuntimeError> {
-        let mut prepared = Prepared { launches: Vec::with_capacity(self.kernels.len()) };
-        let mut rest = args;
-        for (n, kernel) in self.kernels.iter().enumerate() {
-            // The last kernel gets everything that is left, so that too many are an error too.
-            let last = n + 1 == self.kernels.len();
-            let count = if last { rest.len() } else { kernel.args.len().min(rest.len()) };
-            let (own, others) = rest.split_at(count);
-            rest = others;
-            if let Some(launch) = kernel.arrange(own)? {
-                prepared.launches.push(launch);
-            }
-        }
-        Ok(prepared)
-    }
+    let compiler = compiler_name(context.facts());
+    let compiler_report = Some(CompilerReport { compiler, kernels: resources });
+    Ok(QueuedExecutable { kernels, queue: queue.clone(), report, compiler_report })
 }
 
 /// The PTX of a kernel, if the device and its driver take it.
@@ -151,8 +126,33 @@ fn refused(kernel: &Kernel, rule: &str, detail: String) -> RuntimeError {
     RuntimeError::Unsupported { rule: rule.to_string(), failure }
 }
 
-impl Loaded {
-    /// A launch with its arguments; `None` where the grid is empty.
+impl QueuedKernel for Loaded {
+    type Ready = Ready;
+
+    const WAIT_NAMES_KERNEL: bool = false;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn args(&self) -> usize {
+        self.args.len()
+    }
+
+    fn text(&self) -> &str {
+        &self.ptx.text
+    }
+
+    unsafe fn enqueue(&self, launches: &mut [Ready]) -> Result<(), RuntimeError> {
+        for launch in launches {
+            // SAFETY: the words are those of the kernel's parameters; the caller vouches for the
+            // buffers.
+            unsafe { launch.kernel.function.enqueue(launch.grid, &mut launch.params) }
+                .map_err(|error| failed(&launch.kernel.name, Stage::Launch, &error))?;
+        }
+        Ok(())
+    }
+
     fn arrange(self: &Arc<Self>, args: &[ArgValue]) -> Result<Option<Ready>, RuntimeError> {
         if args.len() != self.args.len() {
             return Err(self.argument(
@@ -180,35 +180,29 @@ impl Loaded {
                 _ => return Err(self.argument(i, "a number for a buffer".to_string())),
             });
         }
-        let mut grid = [1u32; 3];
-        for (d, (size, step)) in self.grid.iter().enumerate() {
-            let size = match *size {
-                Ok(n) => n,
-                Err(arg) => match words.get(arg).map(|w| u64::try_from(*w as i64)) {
+        let mut groups = Vec::with_capacity(self.grid.len());
+        for dim in &self.grid {
+            let size = match dim.size {
+                Size::Const(n) => n,
+                Size::Arg(arg) => match words.get(arg.index()).map(|w| u64::try_from(*w as i64)) {
                     Some(Ok(n)) => n,
-                    _ => return Err(self.argument(arg, "a negative size".to_string())),
+                    _ => return Err(self.argument(arg.index(), "a negative size".to_string())),
                 },
             };
-            let groups = size.div_ceil(*step);
-            if groups == 0 {
-                return Ok(None);
-            }
-            let limit = GRID_LIMITS.get(d).copied().unwrap_or(1);
-            if groups > limit {
-                let axis = ["x", "y", "z"].get(d).unwrap_or(&"a fourth dimension");
-                let (op, plan) = (self.name.clone(), String::new());
-                let detail = format!("{groups} groups along {axis}; a launch has at most {limit}");
-                let failure = Failure { op, plan, stage: Stage::Launch, detail };
-                return Err(RuntimeError::Backend(failure));
-            }
-            if let Some(extent) = grid.get_mut(d) {
-                *extent = groups as u32;
-            }
+            groups.push(size.div_ceil(dim.step.max(1)));
         }
+        let grid = grid::launch(&self.grid, &groups).map_err(|error| {
+            let (op, plan) = (self.name.clone(), String::new());
+            let failure = Failure { op, plan, stage: Stage::Launch, detail: error.to_string() };
+            RuntimeError::Unsupported { rule: "grid-limit".to_string(), failure }
+        })?;
+        let Some(grid) = grid else { return Ok(None) };
         let params = words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
         Ok(Some(Ready { kernel: self.clone(), grid, params, _words: words }))
     }
+}
 
+impl Loaded {
     fn argument(&self, index: usize, detail: String) -> RuntimeError {
         let name = self.args.get(index).map(|(name, _)| name.clone()).unwrap_or_default();
         RuntimeError::Argument { kernel: self.name.clone(), index, name, detail }
@@ -216,7 +210,7 @@ impl Loaded {
 }
 
 /// One kernel with its arguments in place.
-struct Ready {
+pub(crate) struct Ready {
     kernel: Arc<Loaded>,
     grid: [u32; 3],
     /// Addresses of the words.
@@ -224,58 +218,12 @@ struct Ready {
     _words: Vec<u64>,
 }
 
-/// A launch of every kernel of an executable.
-struct Prepared {
-    launches: Vec<Ready>,
-}
+// SAFETY: the addresses point into a vector that moves with the value, and nothing else uses them.
+unsafe impl Send for Ready {}
 
-// SAFETY: the addresses point into vectors that move with the value, and nothing else uses them.
-unsafe impl Send for Prepared {}
-
-impl PreparedLaunch for Prepared {
-    unsafe fn enqueue(&mut self) -> Result<(), RuntimeError> {
-        for launch in &mut self.launches {
-            // SAFETY: the words are those of the kernel's parameters; the caller vouches for the
-            // buffers.
-            unsafe { launch.kernel.function.enqueue(launch.grid, &mut launch.params) }
-                .map_err(|error| failed(&launch.kernel.name, Stage::Launch, &error))?;
-        }
-        Ok(())
-    }
-}
-
-impl Executable for CudaExecutable {
-    unsafe fn launch(&self, args: &[ArgValue]) -> Result<(), RuntimeError> {
-        let mut prepared = self.arrange(args)?;
-        // SAFETY: as promised by the caller until this call returns, and it waits.
-        unsafe { prepared.enqueue() }?;
-        let op = self.kernels.first().map_or("", |k| k.name.as_str());
-        self.queue.wait().map_err(|error| match error {
-            RuntimeError::Backend(failure) => {
-                RuntimeError::Backend(Failure { op: op.to_string(), ..failure })
-            }
-            other => other,
-        })
-    }
-
-    fn queue(&self) -> Option<&Arc<dyn Queue>> {
-        Some(&self.queue)
-    }
-
-    unsafe fn prepare(
-        &self,
-        args: &[ArgValue],
-    ) -> Result<Option<Box<dyn PreparedLaunch>>, RuntimeError> {
-        Ok(Some(Box::new(self.arrange(args)?)))
-    }
-
-    fn disassembly(&self) -> String {
-        self.kernels.iter().map(|k| k.ptx.text.as_str()).collect::<Vec<_>>().join("\n")
-    }
-
-    fn report(&self) -> ResourceReport {
-        self.report.clone()
-    }
+/// The driver's assembler, as resource tables name it.
+pub(crate) fn compiler_name(facts: &DeviceFacts) -> String {
+    format!("driver {} sm_{}", facts.driver_text(), facts.sm)
 }
 
 /// The latest PTX that every driver of a CUDA version takes on a compute capability, for planning

@@ -12,4 +12,4 @@ pub mod target;
 
 pub use codegen::{CodegenError, Ptx, PtxTarget, emit, emit_resident};
 pub use device::CudaDevice;
-pub use exec::{CudaExecutable, limit_of};
+pub use exec::limit_of;

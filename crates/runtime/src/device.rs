@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use tilewright_ir::DType;
 use tilewright_kernel::kernel::Kernel;
-use tilewright_plan::Target;
+use tilewright_plan::{KernelResources, Target};
 
 /// What a device can do, for people and for JSON.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -50,6 +50,15 @@ pub struct ResourceReport {
     /// Groups that one core holds at the same time; `None` on a CPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub groups_per_core: Option<u64>,
+}
+
+/// What a compiler reports of each kernel of an executable, for a resource table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CompilerReport {
+    /// The compiler with its version and the architecture: `driver 13.0 sm_90`.
+    pub compiler: String,
+    /// The kernels in launch order.
+    pub kernels: Vec<KernelResources>,
 }
 
 /// Compiled launches, ready to run.
@@ -96,6 +105,11 @@ pub trait Executable: Send + Sync {
 
     /// What the code uses.
     fn report(&self) -> ResourceReport;
+
+    /// What the compiler reports kernel by kernel; `None` where there is no such report.
+    fn compiler_report(&self) -> Option<CompilerReport> {
+        None
+    }
 }
 
 /// Something that compiles and runs kernels.
@@ -115,6 +129,11 @@ pub trait Device: Send + Sync {
 
     /// Measured ceilings with that many threads; `None` where there is no measurement.
     fn roofline(&self, dtype: DType, threads: usize) -> Option<Roofline>;
+
+    /// The compiler of its kernels, as reports name it; `None` where there are none.
+    fn compiler(&self) -> Option<String> {
+        None
+    }
 
     /// The device's own memory, queue and clock; `None` where kernels use host memory and run on
     /// the calling threads.

@@ -10,11 +10,13 @@ pub mod element;
 pub mod error;
 pub mod memory;
 pub mod queue;
+pub mod queued;
 
 pub use args::ArgValue;
 pub use buffer::Buffer;
-pub use device::{Capabilities, Device, Executable, ResourceReport, Roofline};
+pub use device::{Capabilities, CompilerReport, Device, Executable, ResourceReport, Roofline};
 pub use device_buffer::{DEVICE_GUARD, DeviceBuffer};
 pub use element::Element;
 pub use error::{Failure, RuntimeError, Stage};
 pub use queue::{Batch, Memory, MemorySpace, PreparedLaunch, Queue, Work};
+pub use queued::{QueuedExecutable, QueuedKernel};

@@ -1,6 +1,6 @@
 //! The device: facts, compilation, queue.
 
-use super::exec::MetalExecutable;
+use super::exec;
 use super::pipeline::{self, OwnKernel, Text};
 use super::queue::{MetalQueue, Shared};
 use super::{Gpu, cores, failed, roofline};
@@ -132,7 +132,7 @@ impl Device for MetalDevice {
     }
 
     fn compile(&self, launches: &[Kernel]) -> Result<Box<dyn Executable>, RuntimeError> {
-        Ok(Box::new(MetalExecutable::new(launches, &self.shared, &self.queue)?))
+        Ok(Box::new(exec::compile(launches, &self.shared, &self.queue)?))
     }
 
     fn roofline(&self, dtype: DType, _threads: usize) -> Option<Roofline> {
