@@ -127,6 +127,10 @@ pub struct ScheduleArgs {
     /// Threads of a CPU launch.
     #[arg(long, value_name = "N")]
     pub cpu_threads: Option<u32>,
+    /// Resource table to plan with: what compilers report of kernels (default: the one that is
+    /// shipped for the target).
+    #[arg(long, value_name = "FILE")]
+    pub resources: Option<PathBuf>,
 }
 
 /// On or off.
@@ -158,6 +162,9 @@ pub struct RunArgs {
     /// Where to write the outputs as .npy files, one per tensor that is written, in order.
     #[arg(long, value_name = "Y.NPY", num_args = 1..)]
     pub output: Vec<PathBuf>,
+    /// Where to write the resource table with what the compiler reported of this run's kernels.
+    #[arg(long, value_name = "FILE")]
+    pub save_resources: Option<PathBuf>,
     /// Seed of the random data.
     #[arg(long, default_value_t = 1, value_name = "SEED")]
     pub seed: u64,

@@ -4,16 +4,21 @@ use crate::args::{ScheduleArgs, Switch};
 use crate::error::CliError;
 use std::path::Path;
 use std::sync::Arc;
-use tilewright_engine::{Plan, PlanOptions};
+use tilewright_engine::{Plan, PlanOptions, Resources};
 use tilewright_ir::Program;
 use tilewright_ir::analysis;
 use tilewright_ir::facts::Family;
 use tilewright_plan::policy::whole_launch::advice::Guard;
 use tilewright_plan::profile::{Standing, shipped_default};
-use tilewright_plan::{Policy, Profile, Request, SpaceOptions, Target, guarded, policy};
+use tilewright_plan::{
+    Policy, Profile, Request, ResourceTable, SpaceOptions, Target, guarded, policy,
+};
 
 /// Longest profile file that is read, in bytes.
 const MAX_PROFILE: u64 = 1 << 20;
+
+/// Longest resource table that is read, in bytes.
+const MAX_RESOURCES: u64 = 64 << 20;
 
 /// A plan, with what is to be said of the profile that it was made with.
 pub struct Planned {
@@ -55,9 +60,16 @@ impl Planned {
 /// target is used, behind its guard; else the target's default policy.
 ///
 /// # Errors
-/// Unknown policies, malformed profiles and blocks, profiles of another target; everything that
-/// planning refuses.
-pub fn make(args: &ScheduleArgs, program: &Program, target: &Target) -> Result<Planned, CliError> {
+/// Unknown policies, malformed profiles, resource tables and blocks, profiles of another target;
+/// everything that planning refuses.
+///
+/// `compiler` is the device's, whose rows of a resource table come first.
+pub fn make(
+    args: &ScheduleArgs,
+    program: &Program,
+    target: &Target,
+    compiler: Option<String>,
+) -> Result<Planned, CliError> {
     let rows = !matches!(analysis::facts(program).family, Family::Matrix(_));
     let asked = args.profile.as_deref().map(read_profile).transpose()?;
     let default = match (&args.policy, &asked) {
@@ -66,9 +78,17 @@ pub fn make(args: &ScheduleArgs, program: &Program, target: &Target) -> Result<P
     };
     let profile = asked.as_ref().or(default.as_ref());
     let policy = choose_policy(args, profile, rows, target)?;
+    let resources = match &args.resources {
+        Some(path) => Some(Resources { table: Arc::new(read_resources(path)?), compiler }),
+        None => Resources::shipped(target, compiler),
+    };
     let with = |policy: Arc<dyn Policy>| -> Result<Plan, CliError> {
-        let options =
-            PlanOptions { policy: Some(policy), space: space(args)?, ..PlanOptions::default() };
+        let options = PlanOptions {
+            policy: Some(policy),
+            space: space(args)?,
+            resources: resources.clone(),
+            ..PlanOptions::default()
+        };
         Ok(Plan::new(program, target, &options)?)
     };
     let mut plan = with(policy.clone())?;
@@ -111,18 +131,27 @@ fn read_profile(argument: &str) -> Result<Profile, CliError> {
     if Profile::is_string(argument) {
         return Profile::from_string(argument).map_err(CliError::usage);
     }
-    let path = Path::new(argument);
-    let io = |e: std::io::Error| CliError::Io(format!("can't read {argument}: {e}"));
+    let text = read_text(Path::new(argument), "profile", MAX_PROFILE)?;
+    Profile::from_json(&text).map_err(|e| CliError::Usage(format!("{argument}: {e}")))
+}
+
+fn read_resources(path: &Path) -> Result<ResourceTable, CliError> {
+    let text = read_text(path, "resource table", MAX_RESOURCES)?;
+    ResourceTable::parse(&text).map_err(|e| CliError::Usage(format!("{}: {e}", path.display())))
+}
+
+/// Reads a file of at most `most` bytes that is to be a `what`.
+fn read_text(path: &Path, what: &str, most: u64) -> Result<String, CliError> {
+    let shown = path.display();
+    let io = |e: std::io::Error| CliError::Io(format!("can't read {shown}: {e}"));
     let metadata = std::fs::metadata(path).map_err(io)?;
-    if !metadata.is_file() || metadata.len() > MAX_PROFILE {
+    if !metadata.is_file() || metadata.len() > most {
         return Err(CliError::Usage(format!(
-            "{argument} is no profile: a profile is a file of at most {MAX_PROFILE} bytes"
+            "{shown} is no {what}: a {what} is a file of at most {most} bytes"
         )));
     }
     let bytes = std::fs::read(path).map_err(io)?;
-    let text = String::from_utf8(bytes)
-        .map_err(|_| CliError::Usage(format!("{argument} is not UTF-8 text")))?;
-    Profile::from_json(&text).map_err(|e| CliError::Usage(format!("{argument}: {e}")))
+    String::from_utf8(bytes).map_err(|_| CliError::Usage(format!("{shown} is not UTF-8 text")))
 }
 
 fn space(args: &ScheduleArgs) -> Result<SpaceOptions, CliError> {

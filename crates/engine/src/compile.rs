@@ -5,13 +5,14 @@ use crate::error::{EngineError, RejectedPlan};
 use crate::handle::{Handle, LaunchOptions};
 use crate::launch_error::LaunchError;
 use crate::plan::{Plan, PlanOptions};
+use crate::resources::{Resources, TRIES, add_report};
 use crate::tensor::{Input, Output};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_ir::Program;
 use tilewright_kernel::kernel::Kernel;
 use tilewright_kernel::lower::Rule;
-use tilewright_plan::{Hash256, Target};
+use tilewright_plan::{Hash256, ResourceTable, Rule as PlanRule, Target};
 use tilewright_runtime::{Device, Executable, RuntimeError};
 
 /// A device with the programs that were compiled for it. Clones share both.
@@ -19,6 +20,8 @@ use tilewright_runtime::{Device, Executable, RuntimeError};
 pub struct Engine {
     device: Arc<dyn Device>,
     cache: Arc<Mutex<HashMap<Hash256, Compiled>>>,
+    /// What the device's compiler reported of what was compiled here.
+    reports: Arc<Mutex<ResourceTable>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -30,7 +33,7 @@ impl std::fmt::Debug for Engine {
 impl Engine {
     /// An engine on a device.
     pub fn new(device: Arc<dyn Device>) -> Self {
-        Engine { device, cache: Arc::default() }
+        Engine { device, cache: Arc::default(), reports: Arc::default() }
     }
 
     /// The device.
@@ -43,12 +46,22 @@ impl Engine {
         self.device.target()
     }
 
-    /// Plans a program for the device.
+    /// Plans a program for the device; without a resource table with the one that is shipped for
+    /// its target, if there is one.
     ///
     /// # Errors
     /// As [`Plan::new`].
     pub fn plan(&self, program: &Program, options: &PlanOptions) -> Result<Plan, EngineError> {
-        Plan::new(program, self.target(), options)
+        let mut options = options.clone();
+        if options.resources.is_none() {
+            options.resources = Resources::shipped(self.target(), self.device.compiler());
+        }
+        Plan::new(program, self.target(), &options)
+    }
+
+    /// What the device's compiler reported of what was compiled here: rows for the next planning.
+    pub fn reports(&self) -> ResourceTable {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Compiles the best candidate that lowering and the device accept. A plan that was compiled
@@ -65,6 +78,10 @@ impl Engine {
             return Ok(compiled);
         }
         let compiled = compile(plan, self.device.as_ref())?;
+        if let Some(report) = compiled.handle().executable().compiler_report() {
+            let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+            add_report(&mut reports, compiled.launches(), &report, &compiled.describe());
+        }
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         // Where two threads compiled one plan, the first one's code is kept.
         Ok(cache.entry(key).or_insert(compiled).clone())
@@ -209,7 +226,13 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
         return join(plan, None, GENERAL, Vec::new(), lowered.launches, executable);
     }
     let mut rejected = Vec::new();
+    // The first in rank whose code spills, for the case that the next do too.
+    let mut spilling: Option<(usize, Vec<Kernel>, Box<dyn Executable>)> = None;
+    let mut spilled = 0;
     for &candidate in &plan.ranking.order {
+        if spilled == TRIES {
+            break;
+        }
         let mut reject = |rule: String, detail: String| {
             let plan = plan.describe(candidate);
             rejected.push(RejectedPlan { candidate, plan, rule, detail });
@@ -232,7 +255,21 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
             }
             Err(error) => return Err(error.under_plan(&plan.describe(candidate)).into()),
         };
+        let spills = executable
+            .compiler_report()
+            .map_or(0, |report| report.kernels.iter().map(|k| k.spilled_bytes).max().unwrap_or(0));
+        if spills > 0 {
+            let detail = format!("as compiled, a thread spills {spills} bytes");
+            reject(PlanRule::ResourceSpills.name().to_string(), detail);
+            spilled += 1;
+            spilling.get_or_insert((candidate, lowered.launches, executable));
+            continue;
+        }
         return join(plan, Some(candidate), GENERAL, rejected, lowered.launches, executable);
+    }
+    if let Some((candidate, launches, executable)) = spilling {
+        rejected.retain(|r: &RejectedPlan| r.candidate < candidate);
+        return join(plan, Some(candidate), GENERAL, rejected, launches, executable);
     }
     Err(EngineError::Rejected { program: plan.program.name.clone(), rejected })
 }

@@ -1,6 +1,7 @@
 //! Planning a program for a target, and lowering any candidate of the plan.
 
 use crate::error::EngineError;
+use crate::resources::Resources;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tilewright_ir::Program;
@@ -23,6 +24,8 @@ pub struct PlanOptions {
     pub space: SpaceOptions,
     /// Nominal sizes of symbolic dimensions, by name.
     pub sizes: BTreeMap<String, u64>,
+    /// What compilers reported of kernels, where a plan is to use it.
+    pub resources: Option<Resources>,
 }
 
 impl std::fmt::Debug for PlanOptions {
@@ -31,6 +34,7 @@ impl std::fmt::Debug for PlanOptions {
             .field("policy", &self.policy.as_ref().map(|p| p.name().to_string()))
             .field("space", &self.space)
             .field("sizes", &self.sizes)
+            .field("resources", &self.resources.as_ref().map(|r| r.table.hash()))
             .finish()
     }
 }
@@ -49,6 +53,10 @@ pub struct Plan {
     /// Why the program is in no planned family, if it is in none. Such a program runs by a slow
     /// general lowering.
     pub general: Option<String>,
+    /// Nominal sizes of symbolic dimensions, by name.
+    pub sizes: BTreeMap<String, u64>,
+    /// What compilers reported of kernels, as the plan was made with it.
+    pub resources: Option<Resources>,
 }
 
 impl Plan {
@@ -85,7 +93,12 @@ impl Plan {
             Err(PlanError::Family(reason)) => (unranked(program, target, policy), Some(reason)),
             Err(error) => return Err(error.into()),
         };
-        Ok(Plan { program: program.clone(), facts, target: target.clone(), ranking, general })
+        let resources = options.resources.clone();
+        let (program, target) = (program.clone(), target.clone());
+        let sizes = options.sizes.clone();
+        let mut plan = Plan { program, facts, target, ranking, general, sizes, resources };
+        plan.reject_reported();
+        Ok(plan)
     }
 
     /// What is known of a program whose kernels were made elsewhere: its facts, and no candidate.
@@ -99,7 +112,9 @@ impl Plan {
         let policy = policy::by_name(policy::default_name(target, rows), None)?;
         let ranking = unranked(program, target, policy.as_ref());
         let (program, target) = (program.clone(), target.clone());
-        Ok(Plan { program, facts, target, ranking, general: Some(text.to_string()) })
+        let general = Some(text.to_string());
+        let sizes = BTreeMap::new();
+        Ok(Plan { program, facts, target, ranking, general, sizes, resources: None })
     }
 
     /// Checks that there is something to compile: a legal candidate, or the general lowering.
@@ -115,7 +130,12 @@ impl Plan {
 
     /// Hash of everything that the plan depends on.
     pub fn key(&self) -> Hash256 {
-        self.ranking.key
+        let Some(Resources { table, compiler }) = &self.resources else { return self.ranking.key };
+        let mut key = Canonical::new("plan with resources");
+        key.text("ranking", &self.ranking.key.to_string())
+            .text("table", &table.hash().to_string())
+            .text("compiler", compiler.as_deref().unwrap_or(""));
+        key.hash()
     }
 
     /// The program with the blocks of a mapping bound, ready for lowering.

@@ -14,6 +14,18 @@ impl Hash256 {
         Hash256(Sha256::digest(bytes).into())
     }
 
+    /// The hash that 64 hexadecimal digits are, if they are one.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        if text.len() != 64 || !text.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return None;
+        }
+        let mut bytes = [0u8; 32];
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(text.get(2 * i..2 * i + 2)?, 16).ok()?;
+        }
+        Some(Hash256(bytes))
+    }
+
     /// The 32 bytes.
     pub fn bytes(&self) -> &[u8; 32] {
         &self.0

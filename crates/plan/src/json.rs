@@ -41,6 +41,8 @@ pub struct PlanObject {
     pub advice: Option<AdviceObject>,
     /// The model's winner beside the plan of the target's default policy, or null without a model.
     pub guard: Option<GuardObject>,
+    /// What the winner's kernels use, or null where that isn't known before they are compiled.
+    pub resources: Option<ResourcesObject>,
     /// Candidates: all in the order of the space, or the best ones in rank order.
     pub candidates: Vec<CandidateObject>,
 }
@@ -105,6 +107,23 @@ impl From<&Guard> for GuardObject {
     }
 }
 
+/// What the kernels of a plan use: the most of any of them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResourcesObject {
+    /// Who says so: a compiler, by a resource table, or `closed form`: upper bounds.
+    pub source: String,
+    /// SHA-256 of the resource table that the plan was made with, or null without one.
+    pub table_sha256: Option<String>,
+    /// Registers of a thread.
+    pub registers: u64,
+    /// Bytes of spilled registers of a thread, or null where nobody says.
+    pub spilled_bytes: Option<u64>,
+    /// Bytes of shared memory of a group.
+    pub shared_bytes: u64,
+    /// Groups that a core holds at the same time.
+    pub groups_per_core: u64,
+}
+
 /// One candidate.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CandidateObject {
@@ -167,7 +186,10 @@ pub struct RowObject {
     pub threads: u64,
     pub lanes: u32,
     pub subgroups: u32,
+    pub cluster: u32,
+    pub split: u32,
     pub cache: bool,
+    pub ahead: bool,
     pub vector: u32,
     pub unroll: u32,
     pub accumulators: u32,
@@ -267,7 +289,10 @@ impl FactsObject {
                 threads: c.threads,
                 lanes: m.lanes,
                 subgroups: m.subgroups,
+                cluster: m.cluster,
+                split: m.split,
                 cache: m.cache,
+                ahead: m.ahead,
                 vector: m.vector,
                 unroll: m.unroll,
                 accumulators: m.accumulators,
@@ -383,7 +408,7 @@ impl CandidateObject {
 impl PlanObject {
     /// A ranking in JSON: every candidate in the order of the space, or with `top` the best ones
     /// in rank order. `standing` is that of the profile, `guard` the winner beside the incumbent,
-    /// where there is one.
+    /// where there is one. What the kernels use is left out.
     pub fn new(
         ranking: &Ranking,
         [op, shape, dtype]: [&str; 3],
@@ -419,6 +444,7 @@ impl PlanObject {
                 abstains: advice.abstention.as_ref().map(ToString::to_string),
             }),
             guard: guard.map(GuardObject::from),
+            resources: None,
             candidates: indices
                 .into_iter()
                 .filter_map(|i| ranking.candidates.get(i))

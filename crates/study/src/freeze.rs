@@ -153,7 +153,11 @@ pub fn freeze(
         driver: bench.machine.identity["driver"].as_str().map(str::to_string),
         tool: origin.tool.clone(),
         profile_sha256: origin.profile_sha256.clone(),
-        resource_table_sha256: None,
+        resource_table_sha256: subject
+            .plan
+            .resources
+            .as_ref()
+            .map(|resources| resources.table.hash().to_string()),
         numeric_policy: "operations in the program's types; sums in the order of the plan, where \
                          the program permits another than its own; no input is narrowed"
             .to_string(),

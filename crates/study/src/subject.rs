@@ -6,7 +6,7 @@ use crate::error::StudyError;
 use crate::spec::Space;
 use std::collections::BTreeMap;
 use tilewright_engine::check::LaunchValues;
-use tilewright_engine::{Plan, PlanOptions, Signature};
+use tilewright_engine::{Plan, PlanOptions, Resources, Signature};
 use tilewright_ir::Program;
 use tilewright_ir::facts::Family as IrFamily;
 use tilewright_ir::oracle::{self, Data};
@@ -69,8 +69,11 @@ impl Subject {
     pub fn new(case: &Case, target: &Target, space: &Space) -> Result<Self, StudyError> {
         let fault = |message: String| StudyError::Case { case: case.id.clone(), message };
         let program = case.program().map_err(fault)?;
-        let options =
-            PlanOptions { space: space_options(case, target, space), ..PlanOptions::default() };
+        let options = PlanOptions {
+            space: space_options(case, target, space),
+            resources: Resources::shipped(target, None),
+            ..PlanOptions::default()
+        };
         let plan = Plan::new(&program, target, &options)?;
         plan.ranking.winner().map_err(|e| fault(e.to_string()))?;
         let scalars = program.scalars.iter().map(|(_, s)| (s.name.clone(), SCALE)).collect();

@@ -30,7 +30,9 @@ pub fn run(args: &PlanArgs) -> Result<(), CliError> {
     if args.json {
         let names = [request.op.as_str(), request.shape.as_str(), request.dtype.name()];
         let (standing, guard) = (planned.standing.as_ref(), planned.guard.as_ref());
-        print_json(&PlanObject::new(&plan.ranking, names, top, standing, guard))?;
+        let mut object = PlanObject::new(&plan.ranking, names, top, standing, guard);
+        (object.key, object.resources) = (plan.key().to_string(), plan.resources_object());
+        print_json(&object)?;
     } else {
         print(&text(&request, &planned, args.all))?;
     }
@@ -49,7 +51,7 @@ pub fn make(
     isa: Option<&str>,
 ) -> Result<Planned, CliError> {
     let target = machine::target(target, isa, schedule.cpu_threads)?;
-    schedule::make(schedule, &request.program, &target)
+    schedule::make(schedule, &request.program, &target, None)
 }
 
 fn text(request: &Request, planned: &Planned, all: bool) -> String {
@@ -77,6 +79,10 @@ fn text(request: &Request, planned: &Planned, all: bool) -> String {
         }
     } else {
         out.push_str(&ranking.explain(TOP))
+    }
+    let uses = ranking.chosen().and_then(|best| plan.uses(best).or_else(|| plan.bound(best)));
+    if let Some(uses) = uses {
+        out.push_str(&format!("resources: {uses}\n"));
     }
     out.push_str(&planned.notes());
     if !all && ranking.candidates.len() > TOP {

@@ -13,13 +13,14 @@ use crate::request::Request;
 use crate::schedule;
 use crate::work::Work;
 use report::{Outcome, Report};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use tilewright_engine::check::{self, CheckedRun, LaunchValues};
 use tilewright_engine::timing::{Timing, TimingOptions, measure, measure_bound};
 use tilewright_engine::{
     Compiled, Engine, EngineError, Input, LaunchError, Output, Plan, Signature,
 };
 use tilewright_ir::program::Access;
+use tilewright_plan::ResourceTable;
 use tilewright_runtime::Buffer;
 
 /// Runs the command.
@@ -34,14 +35,26 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
     let files = inputs::assign(&signature, &args.input)?;
     let isa = args.isa.as_deref();
     let device = machine::device(&args.device, isa, args.schedule.cpu_threads)?;
+    if let Some(path) = &args.save_resources {
+        output::probe(path)
+            .map_err(|e| CliError::Io(format!("can't write {}: {e}", path.display())))?;
+    }
     let values = LaunchValues { dims: Vec::new(), scalars: request.scalars.clone() };
     check::check_memory(&signature, &values)?;
     let contents = inputs::load(&request.program, &signature, &values, files, args.seed)?;
 
     let engine = Engine::new(device);
-    let planned = schedule::make(&args.schedule, &request.program, engine.target())?;
+    let planned = schedule::make(
+        &args.schedule,
+        &request.program,
+        engine.target(),
+        engine.device().compiler(),
+    )?;
     let (plan, notes) = (&planned.plan, planned.notes());
     let compiled = engine.compile(plan)?;
+    if let Some(path) = &args.save_resources {
+        save_resources(path, plan, &engine)?;
+    }
     let mut checked = check::run_checked(&compiled, &values, contents.inputs, contents.initial)?;
     let complaint = checked.report.complaint();
     let timing = match complaint {
@@ -91,6 +104,19 @@ fn outcome<'a>(
         timing,
         written: &args.output,
     }
+}
+
+/// Writes the plan's resource table with what the compiler reported of the run's kernels.
+fn save_resources(path: &Path, plan: &Plan, engine: &Engine) -> Result<(), CliError> {
+    let mut table = plan
+        .resources
+        .as_ref()
+        .map_or_else(ResourceTable::default, |resources| resources.table.as_ref().clone());
+    for (kernel, compiler, row) in engine.reports().iter() {
+        table.insert(*kernel, compiler, row.clone());
+    }
+    output::write_atomically(path, |out| std::io::Write::write_all(out, table.to_text().as_bytes()))
+        .map_err(|e| CliError::Io(format!("can't write {}: {e}", path.display())))
 }
 
 /// Checks that there is a path for every output, and that a file could be created at each.

@@ -60,6 +60,14 @@ fn run(name: &str, arguments: &[&str]) -> Option<String> {
     }
 }
 
+/// The release of the assembler, such as 13.0; `None` where there is none.
+#[allow(dead_code)]
+pub fn version() -> Option<String> {
+    let text = run("ptxas", &["--version"])?;
+    let release = text.split("release ").nth(1)?;
+    Some(release.split(',').next()?.trim().to_string())
+}
+
 /// Modules of the same target as one text, entry `k0`, `k1`, … by position.
 fn joined(target: PtxTarget, modules: &[(usize, &Ptx)]) -> String {
     let mut text = format!(
