@@ -284,3 +284,90 @@ fn what_is_illegal_names_its_rule() {
     case.spec.output = DType::F64;
     assert_eq!(case.lower(good).unwrap_err().rule, Rule::AtomType);
 }
+
+/// Lanes that split K, by vectors or single elements, and lanes along either side.
+fn in_place() -> Vec<GpuMatrixMapping> {
+    let base = GpuMatrixMapping { lanes: [1, 1], tile: [1, 1], stages: 1, ..small() };
+    let along = |lanes, tile, sets, depth, copy| GpuMatrixMapping {
+        warps: [1, 1, sets],
+        lanes,
+        tile,
+        depth,
+        copy,
+        ..base
+    };
+    vec![
+        GpuMatrixMapping { depth: 32, ..base },
+        GpuMatrixMapping { warps: [1, 4, 2], tile: [1, 2], depth: 128, ..base },
+        GpuMatrixMapping { warps: [2, 1, 1], tile: [4, 1], depth: 128, copy: [4, 4], ..base },
+        GpuMatrixMapping { warps: [1, 1, 8], tile: [2, 4], depth: 1024, copy: [4, 4], ..base },
+        along([1, 32], [1, 1], 4, 16, [1, 1]),
+        along([1, 32], [4, 4], 2, 16, [4, 4]),
+        along([1, 32], [2, 2], 1, 8, [1, 2]),
+        along([32, 1], [1, 2], 4, 16, [1, 1]),
+        along([32, 1], [4, 1], 2, 16, [4, 4]),
+    ]
+}
+
+#[test]
+fn operands_in_place_where_the_output_is_thin() {
+    for size in [[1, 257, 96], [3, 40, 516], [256, 1, 128], [130, 2, 7], [1, 1, 4100], [4, 64, 0]] {
+        for trans in Trans::ALL {
+            for aligned in [false, true] {
+                let mut case = Case::new(size);
+                (case.spec.trans, case.aligned) = (trans, aligned);
+                for mapping in in_place() {
+                    match case.lower(mapping) {
+                        Ok(_) => case.run(mapping, &[Order::RunAheadLast]),
+                        // Lanes that split K need it consecutive, and their vectors aligned.
+                        Err(e) => {
+                            assert_eq!(
+                                e.rule,
+                                Rule::UnprovedFact,
+                                "{size:?} {trans:?} {mapping:?}"
+                            );
+                            assert_eq!(mapping.lanes, [1, 1]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn operands_in_place_with_slices_batch_epilogue_and_open_sizes() {
+    let split = GpuMatrixMapping { warps: [1, 2, 2], depth: 128, ..in_place()[0] };
+    for mapping in [split, in_place()[4], in_place()[7]] {
+        let mut case = Case::new([2, 70, 1031]);
+        case.spec.trans = Trans::Nt;
+        case.run(GpuMatrixMapping { slices: 3, ..mapping }, &[Order::Forward]);
+        case.spec.batch = true;
+        case.spec.epilogue = vec![EpilogueStep::Bias, EpilogueStep::Gelu];
+        case.spec.beta = Factor::Runtime;
+        case.run(mapping, &[Order::Reverse]);
+        // A slice may have nothing of K.
+        let mut short = Case::new([1, 33, 40]);
+        short.spec.trans = Trans::Nt;
+        short.run(GpuMatrixMapping { slices: 4, ..mapping }, &[Order::Forward]);
+        let mut open = Case::new([3, 70, 300]);
+        (open.spec.trans, open.dynamic) = (Trans::Nt, true);
+        open.run(mapping, &[Order::RunAheadFirst]);
+    }
+}
+
+#[test]
+fn operands_in_place_that_cannot_be_name_their_rule() {
+    let base = in_place()[0];
+    let case = Case::new([1, 64, 64]);
+    for bad in [
+        GpuMatrixMapping { lanes: [4, 8], ..base },
+        GpuMatrixMapping { depth: 16, ..base },
+        GpuMatrixMapping { copy: [4, 1], ..base },
+        GpuMatrixMapping { unroll: 2, ..base },
+        GpuMatrixMapping { lanes: [1, 32], tile: [1, 8], ..base },
+        GpuMatrixMapping { stages: 2, ..base },
+    ] {
+        assert_eq!(case.lower(bad).map_err(|e| e.rule), Err(Rule::MappingRange), "{bad:?}");
+    }
+}

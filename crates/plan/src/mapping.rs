@@ -256,13 +256,15 @@ pub struct CpuMatrixMapping {
 pub struct GpuMatrixMapping {
     /// Subgroups over rows, over columns and over the BK elements of a step.
     pub warps: [u32; 3],
-    /// Lanes over rows and over columns: 32 in all.
+    /// Lanes over rows and over columns: 32 in all, or one of each where operands are read in place
+    /// and the lanes of a subgroup share its tile and split K.
     pub lanes: [u32; 2],
     /// Rows and columns of one lane's tile: each 1, 2, or a multiple of 4.
     pub tile: [u32; 2],
     /// BK: elements of K per step, a multiple of `warps[2]`.
     pub depth: u32,
-    /// Shared buffers of the ring, at least 2.
+    /// Shared buffers of the ring, at least 2; 1 where operands are read where they lie, with `depth`
+    /// elements of K a trip.
     pub stages: u32,
     /// Steps per trip of the loop over K: 1, or a multiple of `stages` (then every stage is known
     /// where it is used).
@@ -270,8 +272,9 @@ pub struct GpuMatrixMapping {
     /// Groups that share one block of the output, each with a part of K. More than 1: partial
     /// sums go to scratch, and a second launch adds them.
     pub slices: u32,
-    /// Elements per asynchronous copy of A and of B: 4 where 16-byte alignment is proved and K
-    /// isn't innermost, else 1.
+    /// Elements per asynchronous copy, or read in place, of A and of B: 4 where 16-byte alignment is
+    /// proved along the access, else 1 (in place also 2). Copies run along the output, reads in
+    /// place along K where the lanes don't lie along the operand.
     pub copy: [u32; 2],
     /// Groups that one core is to hold at the same time: limits registers to their share.
     pub resident: u32,

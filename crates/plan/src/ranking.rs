@@ -267,6 +267,18 @@ pub fn describe(mapping: &Mapping) -> String {
         Mapping::GpuMatrix(m) => {
             let ([bm, bn], [wm, wn, wk], [tm, tn]) = (m.block(), m.warps, m.tile);
             let GpuMatrixMapping { depth, stages, unroll, slices, copy, .. } = *m;
+            if stages == 1 {
+                let [lr, lc] = m.lanes;
+                let mut text = format!(
+                    "block {bm}x{bn}x{depth}, {wm}x{wn}x{wk} subgroups of {lr}x{lc} lanes with \
+                     {tm}x{tn} tiles, operands in place by {} and {}",
+                    copy[0], copy[1]
+                );
+                if slices > 1 {
+                    let _ = write!(text, ", {slices} slices");
+                }
+                return text;
+            }
             let mut text = format!(
                 "block {bm}x{bn}x{depth}, {wm}x{wn}x{wk} subgroups of {tm}x{tn} tiles, \
                  {stages} stages, {unroll} steps per trip, copies of {} and {}",

@@ -77,7 +77,9 @@ fn rules_have_names() {
     assert_eq!(of(|m| m.slices = 0), Err("empty-tile"));
     assert_eq!(of(|m| m.lanes = [8, 8]), Err("lane-width"));
     assert_eq!(of(|m| m.tile = [6, 8]), Err("tile-multiple"));
-    assert_eq!(of(|m| m.stages = 1), Err("stage-range"));
+    assert_eq!(of(|m| m.stages = 0), Err("stage-range"));
+    assert_eq!(of(|m| m.stages = 9), Err("stage-range"));
+    assert_eq!(of(|m| (m.stages, m.unroll) = (1, 1)), Err("lane-width"));
     assert_eq!(of(|m| m.unroll = 3), Err("unroll-range"));
     assert_eq!(of(|m| m.copy = [4, 4]), Err("unproved-realisation"));
     assert_eq!(of(|m| m.warps = [8, 8, 1]), Err("threads-limit"));
@@ -87,4 +89,64 @@ fn rules_have_names() {
     let mut ordered = plain.clone();
     ordered.reassociable = false;
     assert_eq!(rule(&ordered, GpuMatrixMapping { slices: 2, ..good }), Err("accumulator-order"));
+}
+
+#[test]
+fn thin_products_read_in_place_by_proof() {
+    let split = GpuMatrixMapping {
+        warps: [1, 4, 2],
+        lanes: [1, 1],
+        tile: [1, 2],
+        depth: 2 * 32 * 4 * 2,
+        stages: 1,
+        unroll: 1,
+        slices: 1,
+        copy: [4, 4],
+        resident: 1,
+    };
+    // Nothing but the sums of two sets: one row of 4 subgroups' 2 columns each.
+    assert_eq!(shared_bytes(&split, [false, true]), 2 * 8 * 4);
+    let turned = MatrixProblem {
+        transposed: [false, true],
+        copies: [1, 1],
+        along: [4, 4],
+        ..MatrixProblem::plain(1, 4096, 4096)
+    };
+    let rule = |problem: &MatrixProblem, mapping| {
+        check(problem, &gpu(), &mapping, problem.copies).map_err(|r| r.rule.name())
+    };
+    assert_eq!(rule(&turned, split), Ok(()));
+    let plain = MatrixProblem::plain(1, 4096, 4096);
+    assert_eq!(rule(&plain, split), Err("unproved-realisation"), "K isn't innermost of B");
+    assert_eq!(rule(&turned, GpuMatrixMapping { depth: 64, ..split }), Err("tile-multiple"));
+    let ordered = MatrixProblem { reassociable: false, ..turned.clone() };
+    let alone = GpuMatrixMapping { warps: [1, 4, 1], depth: 256, ..split };
+    assert_eq!(rule(&ordered, alone), Err("accumulator-order"));
+    let spread = GpuMatrixMapping {
+        lanes: [1, 32],
+        warps: [1, 1, 8],
+        tile: [1, 4],
+        depth: 64,
+        copy: [4, 4],
+        ..split
+    };
+    assert_eq!(rule(&plain, spread), Ok(()));
+    assert_eq!(rule(&turned, spread), Err("unproved-realisation"), "nor are columns there");
+    let wide = GpuMatrixMapping { tile: [1, 8], ..spread };
+    assert_eq!(rule(&plain, wide), Err("tile-multiple"));
+    for (problem, lanes) in [(&turned, [1, 1]), (&plain, [1, 32])] {
+        let found = tilewright_plan::space::thin_matrix::mappings(problem, &gpu());
+        assert!(found.len() >= 10 && found.iter().all(|m| m.lanes == lanes), "{found:?}");
+        for mapping in &found {
+            assert_eq!(rule(problem, *mapping), Ok(()), "{mapping:?}");
+            let us = estimate(problem, &gpu(), mapping);
+            assert!(us.is_finite() && us > 0.0, "{mapping:?}: {us}");
+        }
+    }
+    // Both sides of the longest short side.
+    let count = |m| {
+        let problem = MatrixProblem::plain(m, 4096, 4096);
+        tilewright_plan::space::thin_matrix::mappings(&problem, &gpu()).len()
+    };
+    assert!(count(4) > 0 && count(5) == 0);
 }

@@ -230,3 +230,51 @@ fn the_space_stages_long_rows() {
     let best = RowMapping { vector: 8, subgroups: 8, resident: 3, ..STAGED };
     assert!(staged(DType::BF16, 32_768, 16).contains(&best));
 }
+
+#[test]
+fn rows_over_several_launches_keep_and_share_nothing() {
+    let target = Target::nvidia_h200();
+    let gpu = target.gpu_facts().unwrap();
+    let softmax = problem("softmax", [4, 1 << 20]);
+    let split = RowMapping { split: 264, subgroups: 8, vector: 4, ..RowMapping::ONE };
+    let rule = |problem: &RowProblem, m: RowMapping| {
+        let counts = RowCounts::new(problem, &m);
+        tilewright_plan::legality::gpu_rows::check(problem, gpu, &m, &counts).map_err(|r| r.rule)
+    };
+    assert_eq!(rule(&softmax, split), Ok(()));
+    for bad in [
+        RowMapping { cache: true, ..split },
+        RowMapping { cluster: 2, ..split },
+        RowMapping { pack: 2, subgroups: 1, ..split },
+        RowMapping { split: 0, ..split },
+    ] {
+        assert_eq!(rule(&softmax, bad), Err(Rule::SplitRange), "{bad:?}");
+    }
+    let mut open = softmax.clone();
+    open.static_grid = false;
+    assert_eq!(rule(&open, split), Err(Rule::SplitRange));
+    let mut ordered = softmax.clone();
+    ordered.reductions[0].unordered = false;
+    assert_eq!(rule(&ordered, split), Err(Rule::SplitRange));
+    // Where registers aren't stated nothing is split.
+    let apple = Target::apple_m1_max();
+    assert_eq!(verdict(&softmax, &apple, split).unwrap_err().rule, Rule::SplitRange);
+    // Nothing is kept, and every group is counted.
+    let counts = RowCounts::new(&softmax, &split);
+    assert_eq!((counts.groups, counts.private_scalars), (4 * 264, 0));
+    assert_eq!((counts.shared_bytes, counts.barriers), (2 * 4 * 8, 2));
+}
+
+#[test]
+fn a_launch_has_as_many_groups_as_fit_31_bits() {
+    let target = Target::nvidia_h200();
+    let rule = |rows| {
+        let problem = problem("rmsnorm", [rows, 32]);
+        let counts = RowCounts::new(&problem, &RowMapping::ONE);
+        let gpu = target.gpu_facts().unwrap();
+        tilewright_plan::legality::gpu_rows::check(&problem, gpu, &RowMapping::ONE, &counts)
+            .map_err(|r| r.rule)
+    };
+    assert_eq!(rule((1 << 31) - 1), Ok(()));
+    assert_eq!(rule(1 << 31), Err(Rule::GroupsLimit));
+}

@@ -178,3 +178,48 @@ fn the_default_policy_of_such_a_gpu_ranks_its_spaces() {
         assert_eq!(read, object);
     }
 }
+
+/// Legal candidates of a row case, and those of them that share rows over several launches.
+fn split(op: &str, shape: [u64; 2], dtype: DType) -> (usize, usize) {
+    let ranking = rows_on_h200(op, &shape, dtype);
+    assert!(distinct(&ranking), "{op} {shape:?} has one twice");
+    let legal = ranking.order.iter().map(|i| rows(&ranking.candidates[*i]).0);
+    (ranking.order.len(), legal.filter(|m| m.split > 1).count())
+}
+
+#[test]
+fn rows_of_any_length_have_candidates() {
+    let mega = 1 << 20;
+    for dtype in [DType::F32, DType::BF16] {
+        for op in ["softmax", "layernorm", "row_sum", "relu"] {
+            for shape in [[1, 16 * mega], [4, mega], [4096, mega], [3, 300_001]] {
+                let (legal, split) = split(op, shape, dtype);
+                assert!(legal >= 30 && split > 0, "{op} {dtype} {shape:?}: {split} of {legal}");
+            }
+        }
+    }
+    for (op, shape) in [("layernorm", [2, 40_000]), ("row_sum", [3, 40_001])] {
+        assert!(split(op, shape, DType::F64).0 > 0, "{op} {shape:?}");
+    }
+    assert!(split("residual_layernorm", [2, 400_001], DType::F32).0 > 0);
+}
+
+/// Both sides of the lengths and numbers of rows from which on rows are shared over launches.
+#[test]
+fn long_rows_are_shared_where_little_else_fills_the_cores() {
+    for (op, shape, some) in [
+        ("softmax", [9, (1 << 18) - 1], false),
+        ("softmax", [9, 1 << 18], true),
+        ("softmax", [8, (1 << 16) - 1], false),
+        ("softmax", [8, 1 << 16], true),
+        ("softmax", [9, 1 << 16], false),
+        ("relu", [527, 8191], false),
+        ("relu", [527, 8192], true),
+        ("relu", [528, 8192], false),
+    ] {
+        assert_eq!(split(op, shape, DType::F32).1 > 0, some, "{op} {shape:?}");
+    }
+    for shape in ROWS {
+        assert_eq!(split("layernorm", shape, DType::BF16).1, 0, "{shape:?}");
+    }
+}

@@ -4,11 +4,12 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use tilewright_cuda::codegen::grid;
 use tilewright_cuda::driver::{Context, CudaError, DeviceBuffer, Function};
 use tilewright_cuda::{Ptx, PtxTarget};
 use tilewright_ir::ops::Trans;
 use tilewright_ir::program::Program;
-use tilewright_kernel::kernel::{ArgSource, Kernel, Size};
+use tilewright_kernel::kernel::{ArgSource, Kernel};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -289,11 +290,8 @@ impl State {
                     other => return Err(format!("argument {} is {other:?}", arg.name).into()),
                 });
             }
-            let mut grid = [1u32; 3];
-            for (dim, out) in kernel.grid.iter().rev().zip(grid.iter_mut()) {
-                let Size::Const(size) = dim.size else { return Err("a symbolic grid".into()) };
-                *out = size.div_ceil(dim.step) as u32;
-            }
+            let groups = grid::known(&kernel.grid).ok_or("a symbolic grid")?;
+            let grid = grid::launch(&kernel.grid, &groups)?.ok_or("an empty grid")?;
             launches.push(Launch { function, grid, words });
         }
         Ok(Ready { launches, _scratch: scratch })

@@ -151,9 +151,25 @@ pub fn few() -> Result<Vec<Case>, Error> {
             cases.push(case(op, OpRequest::shaped(dtype, shape))?);
         }
     }
-    for shape in [[33, 65, 17], [128, 128, 128], [65, 70, 1030]] {
-        cases.push(case("gemm", OpRequest::shaped(DType::F32, &shape))?);
+    // A cluster for each row, and rows over several launches.
+    for shape in [[2, 40_001], [2, 131_072], [2, 300_001]] {
+        cases.push(case("softmax", OpRequest::shaped(DType::F32, &shape))?);
+        cases.push(case("layernorm", OpRequest::shaped(DType::BF16, &shape))?);
     }
+    let f32 = |shape: &[u64]| OpRequest::shaped(DType::F32, shape);
+    for trans in [Trans::Nn, Trans::Nt, Trans::Tn, Trans::Tt] {
+        for shape in [[33, 65, 17], [128, 128, 128], [65, 70, 1030]] {
+            cases.push(case("gemm", OpRequest { trans, ..f32(&shape) })?);
+        }
+        for shape in [[1, 257, 1028], [130, 3, 515], [16, 96, 2048]] {
+            cases.push(case("gemm", OpRequest { trans, ..f32(&shape) })?);
+        }
+        cases.push(case("bgemm", OpRequest { trans, ..f32(&[3, 65, 33, 17]) })?);
+    }
+    use EpilogueStep::{Bias, Gelu, Residual};
+    let epilogue = vec![Bias, Residual, Gelu];
+    cases.push(case("gemm", OpRequest { epilogue, beta: 0.5, ..f32(&[61, 127, 96]) })?);
+    cases.push(case("gemm", OpRequest { strided: true, ..f32(&[61, 127, 96]) })?);
     cases.push(case("bgemm", OpRequest::shaped(DType::BF16, &[2, 9, 7, 5]))?);
     Ok(cases)
 }

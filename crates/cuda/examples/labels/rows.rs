@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use tilewright_cuda::codegen::grid;
 use tilewright_cuda::driver::{Context, DeviceBuffer, Function};
 use tilewright_ir::DType;
 use tilewright_ir::entity::Id as _;
 use tilewright_ir::interp::{Bindings, Options, run_with};
 use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::program::{Access, Program, Tensor};
-use tilewright_kernel::kernel::{ArgSource, Kernel, Size};
+use tilewright_kernel::kernel::{ArgSource, Kernel};
 
 use crate::Error;
 use crate::product::{Launch, Random, Ready};
@@ -116,11 +117,8 @@ impl RowState {
                 };
                 words.push(self.buffers[tensor.index()].pointer());
             }
-            let mut grid = [1u32; 3];
-            for (dim, out) in kernel.grid.iter().rev().zip(grid.iter_mut()) {
-                let Size::Const(size) = dim.size else { return Err("a symbolic grid".into()) };
-                *out = size.div_ceil(dim.step) as u32;
-            }
+            let groups = grid::known(&kernel.grid).ok_or("a symbolic grid")?;
+            let grid = grid::launch(&kernel.grid, &groups)?.ok_or("an empty grid")?;
             launches.push(Launch { function, grid, words });
         }
         Ok(Ready::new(launches))

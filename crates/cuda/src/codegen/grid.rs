@@ -22,6 +22,16 @@ pub fn is_folded(grid: &[GridDim]) -> bool {
     })
 }
 
+/// The groups along each dimension, outermost first; `None` where one is known at launch only.
+pub fn known(grid: &[GridDim]) -> Option<Vec<u64>> {
+    grid.iter()
+        .map(|dim| match dim.size {
+            Size::Const(size) => Some(size.div_ceil(dim.step.max(1))),
+            Size::Arg(_) => None,
+        })
+        .collect()
+}
+
 /// More groups than a launch can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{groups} groups; a launch has at most {limit}")]
@@ -66,31 +76,32 @@ mod tests {
     use tilewright_ir::entity::Id;
     use tilewright_kernel::kernel::ArgId;
 
-    fn known(size: u64, step: u64) -> GridDim {
+    fn known_dim(size: u64, step: u64) -> GridDim {
         GridDim { size: Size::Const(size), step }
     }
 
     #[test]
     fn long_or_unknown_outer_dimensions_are_folded_into_x() {
-        let plain = [known(65_535, 1), known(1 << 40, 1 << 10)];
-        assert!(!is_folded(&plain) && !is_folded(&[known(1 << 30, 1)]) && !is_folded(&[]));
+        let plain = [known_dim(65_535, 1), known_dim(1 << 40, 1 << 10)];
+        assert!(!is_folded(&plain) && !is_folded(&[known_dim(1 << 30, 1)]) && !is_folded(&[]));
         assert_eq!(launch(&plain, &[65_535, 1 << 30]), Ok(Some([1 << 30, 65_535, 1])));
-        let long = [known(65_536, 1), known(8, 1)];
+        let long = [known_dim(65_536, 1), known_dim(8, 1)];
         assert!(is_folded(&long));
         assert_eq!(launch(&long, &[65_536, 8]), Ok(Some([1 << 19, 1, 1])));
-        assert!(is_folded(&[known(65_536 * 3, 2), known(8, 1)]));
-        let open = [GridDim { size: Size::Arg(ArgId::new(0)), step: 1 }, known(8, 1)];
-        assert!(is_folded(&open));
+        assert!(is_folded(&[known_dim(65_536 * 3, 2), known_dim(8, 1)]));
+        let open = [GridDim { size: Size::Arg(ArgId::new(0)), step: 1 }, known_dim(8, 1)];
+        assert!(is_folded(&open) && known(&open).is_none());
+        assert_eq!(known(&[known_dim(9, 4), known_dim(8, 0)]), Some(vec![3, 8]));
         assert_eq!(launch(&open, &[3, 8]), Ok(Some([24, 1, 1])));
     }
 
     #[test]
     fn the_last_grid_that_fits_is_launched_and_the_first_that_does_not_is_refused() {
-        let one = [known(1 << 31, 1)];
+        let one = [known_dim(1 << 31, 1)];
         assert_eq!(launch(&one, &[MOST_X]), Ok(Some([MOST_X as u32, 1, 1])));
         let error = launch(&one, &[MOST_X + 1]).unwrap_err();
         assert_eq!(error.to_string(), "2147483648 groups; a launch has at most 2147483647");
-        let folded = [known(1 << 20, 1), known(1 << 11, 1)];
+        let folded = [known_dim(1 << 20, 1), known_dim(1 << 11, 1)];
         assert_eq!(launch(&folded, &[1 << 20, 1 << 11]).unwrap_err().groups, 1 << 31);
         assert_eq!(launch(&folded, &[u64::MAX, 3]).unwrap_err().groups, u64::MAX);
         assert_eq!(launch(&folded, &[0, u64::MAX]), Ok(None), "no groups, no launch");

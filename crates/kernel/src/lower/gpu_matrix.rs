@@ -5,12 +5,14 @@
 //! lane multiplies the elements of its rows and columns in registers, and reads those of the next
 //! K while it multiplies (`product.rs`). Sets of subgroups that share a step meet in shared
 //! memory; what follows the product is evaluated by the lane that has the sum (`output.rs`).
+//! Thin products read their operands where they lie (`in_place.rs`).
 //! Slices leave their sums in scratch, and a second launch adds them (`combine.rs`).
 //!
 //! Every extent that a mapping names is a power of two, so positions split exactly.
 
 mod combine;
 mod copy;
+mod in_place;
 mod output;
 mod product;
 
@@ -101,7 +103,8 @@ fn check(program: &Program, facts: &MatrixFacts, m: &GpuMatrixMapping) -> Result
     if let Some(n) = extents.clone().find(|n| !n.is_power_of_two()) {
         return fail(Rule::MappingRange, format!("{n} in {m:?} is no power of two"));
     }
-    if m.lanes[0] * m.lanes[1] != LANES {
+    let in_place = m.stages == 1;
+    if m.lanes[0] * m.lanes[1] != LANES && !(in_place && m.lanes == [1, 1]) {
         return fail(Rule::MappingRange, format!("a grid of {:?} lanes isn't {LANES}", m.lanes));
     }
     if m.threads() > 1024 || m.block().iter().any(|b| *b > 4096) || m.depth > 4096 {
@@ -110,7 +113,10 @@ fn check(program: &Program, facts: &MatrixFacts, m: &GpuMatrixMapping) -> Result
     if m.tile[0] * m.tile[1] > 256 {
         return fail(Rule::MappingRange, format!("a tile of {:?} elements", m.tile));
     }
-    if !(2..=8).contains(&m.stages) || m.slices == 0 {
+    if in_place {
+        check_in_place(m).or_else(|detail| fail(Rule::MappingRange, detail))?;
+    }
+    if !(1..=8).contains(&m.stages) || m.slices == 0 {
         return fail(Rule::MappingRange, format!("{} stages, {} slices", m.stages, m.slices));
     }
     if m.unroll != 1 && (!m.unroll.is_multiple_of(m.stages) || !(1..=16).contains(&m.unroll)) {
@@ -129,11 +135,33 @@ fn check(program: &Program, facts: &MatrixFacts, m: &GpuMatrixMapping) -> Result
             return fail(Rule::UnprovedFact, format!("{what}: {reason}"));
         }
     }
-    if (m.warps[2] > 1 || m.slices > 1) && !facts.reassociable {
+    if (m.warps[2] > 1 || m.slices > 1 || m.lanes == [1, 1]) && !facts.reassociable {
         let detail = "parts of K are summed apart".to_string();
         return fail(Rule::UnorderedReduction, detail);
     }
     Ok(())
+}
+
+/// Whether a mapping that reads operands in place has numbers that it can have.
+fn check_in_place(m: &GpuMatrixMapping) -> Result<(), String> {
+    let share = m.depth / m.warps[2].max(1);
+    let shape = match m.lanes {
+        [1, 1] => m.copy[0] == m.copy[1] && share.is_multiple_of(LANES * m.copy[0].max(1)),
+        [1, _] => m.tile[1] <= 4,
+        [_, 1] => m.tile[0] <= 4,
+        _ => false,
+    };
+    let widths = m.copy.iter().all(|w| [1, 2, 4].contains(w));
+    // All of a trip's elements are in registers at once.
+    let elements = match m.lanes {
+        [1, 1] => share / LANES,
+        _ => share,
+    };
+    let most = u64::from(elements) * u64::from(m.tile[0] + m.tile[1]);
+    match shape && widths && m.unroll == 1 && most <= 512 {
+        true => Ok(()),
+        false => Err(format!("{m:?} can't read its operands in place")),
+    }
 }
 
 /// Lowers a matrix program with register tiles: one launch, or two where there are slices.
@@ -265,9 +293,13 @@ impl<'a> GpuMatrix<'a> {
         let b = operand(&mut self.cx, self.facts.b.tensor, self.facts.b.transposed, self.batch);
         // Rows of B's transpose are columns of the output: both operands are "x by k".
         let b = Matrix { row_stride: b.col_stride, col_stride: b.row_stride, ..b };
-        let a = Staged::new(self, 0, a, &depth)?;
-        let b = Staged::new(self, 1, b, &depth)?;
-        let sums = self.pipeline([&a, &b], &position, &depth)?;
+        let sums = if self.is_in_place() {
+            self.in_place([a, b], &position, &depth)?
+        } else {
+            let a = Staged::new(self, 0, a, &depth)?;
+            let b = Staged::new(self, 1, b, &depth)?;
+            self.pipeline([&a, &b], &position, &depth)?
+        };
         self.store(&position, sums)
     }
 
@@ -310,7 +342,9 @@ impl<'a> GpuMatrix<'a> {
         // Neighbouring lanes differ in row, the next bits are the column: so two quarters of a
         // subgroup read the same 16-byte vectors of B and neighbours the same of A.
         let lane = b.lane();
-        let (row, column) = if lr == 1 {
+        let (row, column) = if lr * lc == 1 {
+            (b.int(0), b.int(0))
+        } else if lr == 1 {
             (b.int(0), lane)
         } else if lc == 1 {
             (lane, b.int(0))

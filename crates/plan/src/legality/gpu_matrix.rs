@@ -28,8 +28,10 @@ pub fn check(
     }
     let numbers = || m.warps.iter().chain(&m.lanes).chain(&m.tile).chain([&m.depth, &m.slices]);
     require(!numbers().any(|n| *n == 0), Rule::EmptyTile, || format!("{m:?} has a zero"))?;
+    let in_place = m.stages == 1;
+    let grid = u64::from(m.lanes[0]) * u64::from(m.lanes[1]);
     require(
-        u64::from(m.lanes[0]) * u64::from(m.lanes[1]) == 32 && gpu.lanes == 32,
+        (grid == 32 || in_place && m.lanes == [1, 1]) && gpu.lanes == 32,
         Rule::LaneWidth,
         || format!("a grid of {:?} lanes, a subgroup has {}", m.lanes, gpu.lanes),
     )?;
@@ -39,20 +41,23 @@ pub fn check(
         Rule::TileMultiple,
         || format!("{m:?}: extents are powers of two, a step a multiple of the sets"),
     )?;
-    require((2..=8).contains(&m.stages), Rule::StageRange, || {
-        format!("{} stages: use 2 to 8", m.stages)
+    require((1..=8).contains(&m.stages), Rule::StageRange, || {
+        format!("{} stages: use 2 to 8, or 1 to read in place", m.stages)
     })?;
     let unroll = m.unroll == 1 || m.unroll.is_multiple_of(m.stages);
     require(unroll && (1..=16).contains(&m.unroll), Rule::UnrollRange, || {
         format!("{} steps per trip for {} stages", m.unroll, m.stages)
     })?;
     require(
-        problem.reassociable || (m.warps[2] == 1 && m.slices == 1),
+        problem.reassociable || (m.warps[2] == 1 && m.slices == 1 && m.lanes != [1, 1]),
         Rule::AccumulatorOrder,
         || "the order of the sum is stated, and parts of K would be summed apart".to_string(),
     )?;
     let block = m.block();
-    for i in 0..2 {
+    if in_place {
+        check_in_place(problem, m, copies)?;
+    }
+    for i in (0..2).filter(|_| !in_place) {
         let fits = m.copy[i] == 1 || m.copy[i] == copies[i] && block[i] >= 4;
         require(fits, Rule::UnprovedRealisation, || {
             format!("copies of {} elements where {} are proved aligned", m.copy[i], copies[i])
@@ -79,4 +84,40 @@ pub fn check(
     require(bytes <= gpu.shared_bytes, Rule::SharedMemory, || {
         format!("{bytes} bytes, at most {}", gpu.shared_bytes)
     })
+}
+
+/// Whether operands may be read in place as a mapping says.
+fn check_in_place(
+    problem: &MatrixProblem,
+    m: &GpuMatrixMapping,
+    copies: [u32; 2],
+) -> Result<(), Rejection> {
+    let share = m.depth / m.warps[2].max(1);
+    let side = match m.lanes {
+        [1, 1] => None,
+        [1, _] => Some(1),
+        [_, 1] => Some(0),
+        _ => {
+            let detail = format!("{:?} lanes read in place: they lie along one side", m.lanes);
+            return Err(Rejection::new(Rule::LaneWidth, detail));
+        }
+    };
+    let numbers = match side {
+        None => m.copy[0] == m.copy[1] && share.is_multiple_of(32 * m.copy[0].max(1)),
+        Some(side) => m.tile[side] <= 4,
+    };
+    require(numbers && m.unroll == 1, Rule::TileMultiple, || {
+        format!("{m:?}: a trip is whole vectors of all lanes, or a lane has at most 4 elements")
+    })?;
+    for (i, width) in m.copy.into_iter().enumerate() {
+        let proved = if side == Some(i) { copies[i] } else { problem.along[i] };
+        // One element needs no proof, unless lanes split K.
+        let single = side.is_some() && width == 1;
+        require(
+            single || width > 0 && proved.is_multiple_of(width) && proved > 0,
+            Rule::UnprovedRealisation,
+            || format!("reads of {width} elements where {proved} are proved aligned"),
+        )?;
+    }
+    Ok(())
 }

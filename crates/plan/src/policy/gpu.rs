@@ -62,6 +62,9 @@ fn unlabelled(view: &CandidateView<'_>) -> Option<f64> {
         (Problem::Rows(problem), Mapping::Rows(m), CandidateFacts::Rows(counts)) if m.split > 1 => {
             Some(gpu_apart::split_rows(problem, gpu, m, counts))
         }
+        (Problem::Matrix(problem), Mapping::GpuMatrix(m), _) if m.stages == 1 => {
+            Some(gpu_apart::in_place(problem, gpu, m))
+        }
         _ => None,
     }
 }

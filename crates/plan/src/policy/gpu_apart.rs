@@ -1,5 +1,6 @@
 //! Estimated microseconds of mappings on GPUs that the labels behind the policy `gpu`'s fitted
-//! prices have none of: rows over several launches.
+//! prices have none of: rows over several launches, and thin products that read their operands in
+//! place.
 //!
 //! A launch takes the longer of two times, its *path* and its *traffic*. The path is what a group
 //! does one thing after another: rounds of loads, arithmetic of a lane, folds, barriers; once for
@@ -7,9 +8,10 @@
 //! level that holds them, or what the cores have to issue if that takes longer. Prices are those
 //! of compute capability 9.0, rounded; they order candidates and promise no time.
 
+use super::gpu_matrix::{held, resident};
 use super::gpu_rows::GpuRowCounts;
-use crate::mapping::RowMapping;
-use crate::problem::RowProblem;
+use crate::mapping::{GpuMatrixMapping, RowMapping};
+use crate::problem::{MatrixProblem, RowProblem};
 use crate::rows::RowCounts;
 use crate::target::GpuFacts;
 
@@ -25,6 +27,12 @@ const FAR_ROUND: f64 = 0.6;
 /// Bytes per microsecond of memory, and of the second-level cache.
 const FAR: f64 = 4.2e6;
 const NEAR: f64 = 7.0e6;
+/// Cycles until a group has started and its first loads have arrived, and from a load to its arrival
+/// after that.
+const START: f64 = 1300.0;
+const FETCH: f64 = 1000.0;
+/// Bytes per cycle that one core gets from the second-level cache.
+const L2: f64 = 40.0;
 /// Cycles of a fold over the lanes, of a barrier, and of reading a subgroup's result.
 const FOLD: f64 = 150.0;
 const BARRIER: f64 = 60.0;
@@ -53,4 +61,36 @@ pub(super) fn split_rows(
     let traffic = far.max((c.distinct + c.again) / NEAR).max(c.issue / CLOCK);
     let later = (c.launches - 1.0) * (NEXT_LAUNCH + NEAR_ROUND);
     LAUNCH + later + smooth(path, traffic)
+}
+
+/// Thin products: trips that wait for their loads, as many groups at once as a core holds, or what
+/// the second-level cache or the memory delivers.
+pub(super) fn in_place(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -> f64 {
+    let [rows, columns, depth] = problem.size.map(|s| s.max(1) as f64);
+    let [bm, bn] = m.block().map(|b| b as f64);
+    let (batch, slices) = (problem.batch.max(1) as f64, f64::from(m.slices));
+    let groups = batch * (rows / bm).ceil() * (columns / bn).ceil() * slices;
+    let cores = f64::from(gpu.cores.max(1));
+    let resident = f64::from(resident(gpu, m)).min((groups / cores).ceil()).max(1.0);
+    let subgroups = m.threads() as f64 / 32.0;
+    let trips = (depth / (slices * f64::from(m.depth))).ceil();
+    let [tm, tn] = m.tile.map(f64::from);
+    let held = held(m) as f64;
+    let widths = m.copy.map(|w| f64::from(w.max(1)));
+    let loads = held * (tm / widths[0] + tn / widths[1]);
+    let issue = (held * tm * tn + 2.0 * loads + 20.0) * (resident * subgroups / 4.0).max(1.0);
+    let bytes = (bm + bn) * f64::from(m.depth) * 4.0 * resident;
+    let trip = FETCH.max(issue).max(bytes / L2);
+    let lanes = if m.lanes == [1, 1] { FOLD + 10.0 * tm * tn } else { 0.0 };
+    let meeting = if m.warps[2] > 1 { BARRIER } else { 0.0 };
+    let rounds = (groups / (cores * resident)).ceil();
+    let busy = (rounds * (trips * trip + lanes + meeting) + START / 2.0) / CLOCK;
+    let output = if m.slices > 1 { 0.0 } else { rows * columns };
+    let memory = 4.0 * batch * (rows * depth + columns * depth + output) / FAR + START / CLOCK;
+    let combine = if m.slices > 1 {
+        NEXT_LAUNCH + rows * columns * 4.0 * batch * (slices + 1.0) / FAR
+    } else {
+        0.0
+    };
+    LAUNCH + smooth(busy, memory) + combine
 }

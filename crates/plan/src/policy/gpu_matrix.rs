@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::gpu::{PRODUCTS, price};
+use super::gpu_apart;
 use super::whole_launch::register_matrix;
 use crate::mapping::GpuMatrixMapping;
 use crate::problem::MatrixProblem;
@@ -11,7 +12,16 @@ use crate::target::GpuFacts;
 /// Registers of a thread, from above: sums, elements of two K, and addresses.
 pub fn registers(mapping: &GpuMatrixMapping) -> u64 {
     let [rows, columns] = mapping.tile.map(u64::from);
+    if mapping.stages == 1 {
+        return (rows * columns + held(mapping) * (rows + columns) + ADDRESSES).next_multiple_of(8);
+    }
     (rows * columns + 2 * (rows + columns) + ADDRESSES).next_multiple_of(8)
+}
+
+/// Elements of one row (or column) that a lane holds at once where operands are read in place.
+pub(super) fn held(mapping: &GpuMatrixMapping) -> u64 {
+    let share = u64::from(mapping.depth / mapping.warps[2].max(1));
+    if mapping.lanes == [1, 1] { share.div_ceil(32) } else { share }
 }
 
 /// Registers that addresses, counters and conditions take.
@@ -35,12 +45,12 @@ pub fn stage(mapping: &GpuMatrixMapping, transposed: [bool; 2], which: usize) ->
 
 /// Bytes of shared memory of a group.
 pub fn shared_bytes(mapping: &GpuMatrixMapping, transposed: [bool; 2]) -> u64 {
-    let ring: u64 = [0, 1]
+    let in_place = mapping.stages == 1;
+    let ring: u64 = (0..if in_place { 0 } else { 2 })
         .map(|i| {
             let (rows, pitch) = stage(mapping, transposed, i);
             u64::from(mapping.stages) * rows * pitch * 4
         })
-        .iter()
         .sum();
     let [bm, bn] = mapping.block();
     let sets = u64::from(mapping.warps[2]);
@@ -107,6 +117,9 @@ pub(crate) const RESERVED_BYTES: u64 = 1024;
 
 /// Estimated microseconds of a launch, as the policy `gpu` prices it.
 pub fn estimate(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -> f64 {
+    if m.stages == 1 {
+        return gpu_apart::in_place(problem, gpu, m);
+    }
     price(&PRODUCTS, &register_matrix::of(problem, gpu, m))
 }
 

@@ -33,6 +33,9 @@ pub struct MatrixProblem {
     /// Elements of A, B that one aligned access may bring along the output's extent: 4 where that
     /// is proved, else 1.
     pub copies: [u32; 2],
+    /// Elements of A, B that one aligned access may bring along K: 4 or 1; 0 where K isn't
+    /// consecutive in memory.
+    pub along: [u32; 2],
     /// Dimensions that a block must divide for A, B to be read in place; `None`: never.
     pub forward: [Option<Vec<MatrixDim>>; 2],
     /// The accumulator is a closed recurrence.
@@ -88,6 +91,7 @@ impl MatrixProblem {
             output_free: output_free(program, facts),
             transposed: [facts.a.transposed, facts.b.transposed],
             copies: crate::space::gpu_matrix::copies(program, facts),
+            along: crate::space::thin_matrix::along(program, facts),
             forward: [forward(&facts.a), forward(&facts.b)],
             recurrence: facts.recurrence.is_proved(),
             direct: facts.direct_output.proved().cloned(),
@@ -113,6 +117,14 @@ impl MatrixProblem {
             transposed: [false; 2],
             // K is innermost in A: it is turned on its way, element by element.
             copies: [1, if n.is_multiple_of(4) { 4 } else { 1 }],
+            along: [
+                if k.is_multiple_of(4) { 4 } else { 1 },
+                match n {
+                    1 if k.is_multiple_of(4) => 4,
+                    1 => 1,
+                    _ => 0,
+                },
+            ],
             forward: [
                 Some(vec![MatrixDim::M, MatrixDim::K]),
                 Some(vec![MatrixDim::K, MatrixDim::N]),

@@ -11,7 +11,7 @@ use tilewright_ir::Program;
 use tilewright_ir::facts::{MatrixFacts, OperandFact};
 use tilewright_ir::program::{Extent, Strides};
 
-use super::Unscored;
+use super::{Unscored, thin_matrix};
 use crate::legality::{self, Rule};
 use crate::mapping::{GpuMatrixMapping, Mapping};
 use crate::policy::CandidateFacts;
@@ -252,6 +252,9 @@ const WIDTHS: [Choices; 13] = [
 /// mappings of one block those with the largest lane tiles. Slices: one, and those that fill the
 /// cores half to twice while each keeps four steps.
 ///
+/// Thin outputs have mappings that read their operands in place beside them, last: see
+/// [`thin_matrix::mappings`].
+///
 /// # Errors
 /// More candidates than the request's budget.
 pub fn space(
@@ -260,13 +263,15 @@ pub fn space(
     options: &SpaceOptions,
 ) -> Result<Vec<Unscored>, PlanError> {
     let bases = bases(problem);
+    let thin = thin_matrix::mappings(problem, gpu);
     let mut found = Vec::new();
     for choices in &WIDTHS {
         found = mappings(problem, gpu, &bases, choices);
-        if found.len() <= SPACE {
+        if found.len() + thin.len() <= SPACE {
             break;
         }
     }
+    found.extend(thin);
     let mut out = Vec::new();
     for mapping in found {
         let [bm, bn] = mapping.block();
@@ -395,7 +400,7 @@ fn mappings(
 
 /// Numbers of slices that are tried: one, and powers of two that fill the cores half to twice
 /// while each slice keeps at least four steps; the one that fills them once comes second.
-fn slices(problem: &MatrixProblem, groups: u64, cores: u64, depth: u32) -> Vec<u32> {
+pub(super) fn slices(problem: &MatrixProblem, groups: u64, cores: u64, depth: u32) -> Vec<u32> {
     let mut out = vec![1];
     if !(problem.reassociable && problem.is_static[0] && problem.is_static[1]) {
         return out;

@@ -8,6 +8,7 @@ pub mod gpu_rows;
 pub mod matrix;
 pub mod rows;
 pub mod split_rows;
+pub mod thin_matrix;
 
 use crate::legality::Rejection;
 use crate::mapping::Mapping;

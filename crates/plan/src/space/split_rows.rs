@@ -14,6 +14,8 @@ const FEW: u64 = 8;
 const FLAT: u64 = 1 << 13;
 /// Subgroups of a group.
 const SUBGROUPS: [u32; 3] = [4, 8, 16];
+/// Groups a row that are tried for any number of rows.
+const FEWEST: [u64; 3] = [2, 4, 8];
 /// Groups of a launch, as multiples of the cores.
 const FILLS: [u64; 6] = [1, 2, 4, 8, 16, 32];
 /// Most groups a row where their results are folded: each group of the next launch reads them.
@@ -23,8 +25,8 @@ const MOST_FOLDED: u64 = 1024;
 /// accumulators. `alone` says that nothing else is legal, for whatever length. Nothing is kept, so
 /// rows of any length have one.
 ///
-/// There are as many groups a row as fill the cores 1 to 32 times, at least 2, each with a vector
-/// for each of its workers; at most 1024 where there are reductions.
+/// There are 2, 4, 8, or as many groups a row as fill the cores 1 to 32 times, each with a vector for
+/// each of its workers; at most 1024 where there are reductions.
 pub fn mappings(
     problem: &RowProblem,
     gpu: &GpuFacts,
@@ -49,8 +51,8 @@ pub fn mappings(
                 RowMapping { lanes: gpu.lanes, subgroups, vector, fuse: true, ..RowMapping::ONE };
             let room = columns / (base.group_workers() * u64::from(vector)).max(1);
             let most = if flat { room } else { room.min(MOST_FOLDED) };
-            for fill in FILLS {
-                let split = (fill * cores).div_ceil(rows).min(most);
+            let filling = FILLS.iter().map(|fill| (fill * cores).div_ceil(rows));
+            for split in FEWEST.into_iter().chain(filling).map(|split| split.min(most)) {
                 // A launch has at most 2^31 groups, and so has a row.
                 let Ok(split) = u32::try_from(split) else { continue };
                 for &sets in accumulators {

@@ -141,6 +141,12 @@ impl GpuMatrix<'_> {
             return self.meet(position, &sums, &output);
         }
         let [rows, columns] = self.mapping.tile;
+        // Of lanes that share a tile one stores it.
+        let mask = self.lanes_split_depth().then(|| {
+            let b = &mut self.cx.b;
+            let (lane, zero) = (b.lane(), b.int(0));
+            b.compare(MapOp::Eq, lane, zero)
+        });
         for i in 0..rows {
             let row = self.place(position, 0, i);
             let width = piece(columns) as u32;
@@ -148,7 +154,7 @@ impl GpuMatrix<'_> {
                 let column = self.place(position, 1, j);
                 let first = (i * columns + j) as usize;
                 let sums = sums[first..first + width as usize].to_vec();
-                output.store(&mut self.cx, &Piece { row, column, mask: None, sums })?;
+                output.store(&mut self.cx, &Piece { row, column, mask, sums })?;
             }
         }
         Ok(())
@@ -186,6 +192,8 @@ impl GpuMatrix<'_> {
         let index = b.mul_int(position.lane[0], bn as i64);
         let index = b.add(index, position.lane[1]);
         let [piece_m, piece_n] = [piece(rows), piece(columns)];
+        let alone = self.lanes_split_depth();
+        let b = &mut self.cx.b;
         for i in 0..i64::from(rows) {
             let row = i / piece_m * i64::from(self.mapping.lanes[0]) * piece_m + i % piece_m;
             for j in (0..i64::from(columns)).step_by(piece_n as usize) {
@@ -193,7 +201,9 @@ impl GpuMatrix<'_> {
                 let base = b.add_int(from, row * bn as i64 + column);
                 let place = Place { memory, base, lane_stride: 0, index: Some(index) };
                 let first = (i * i64::from(columns) + j) as usize;
-                b.store(place, &sums[first..first + piece_n as usize], None);
+                let sums = &sums[first..first + piece_n as usize];
+                let guard = alone.then(|| Guard::count(b.int(sums.len() as i64), 0.0));
+                b.store(place, sums, guard);
             }
         }
         b.barrier(self.barrier);
