@@ -225,14 +225,16 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
         let executable = executable.map_err(|e| e.under_plan(GENERAL))?;
         return join(plan, None, GENERAL, Vec::new(), lowered.launches, executable);
     }
-    let mut rejected = Vec::new();
-    // The first in rank whose code spills, for the case that the next do too.
-    let mut spilling: Option<(usize, Vec<Kernel>, Box<dyn Executable>)> = None;
+    let mut rejected: Vec<RejectedPlan> = Vec::new();
+    // The first in rank whose code spills, for the case that the next do too, and what had been
+    // rejected before it.
+    let mut spilling: Option<(usize, Vec<Kernel>, Box<dyn Executable>, usize)> = None;
     let mut spilled = 0;
     for &candidate in &plan.ranking.order {
         if spilled == TRIES {
             break;
         }
+        let before = rejected.len();
         let mut reject = |rule: String, detail: String| {
             let plan = plan.describe(candidate);
             rejected.push(RejectedPlan { candidate, plan, rule, detail });
@@ -262,13 +264,13 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
             let detail = format!("as compiled, a thread spills {spills} bytes");
             reject(PlanRule::ResourceSpills.name().to_string(), detail);
             spilled += 1;
-            spilling.get_or_insert((candidate, lowered.launches, executable));
+            spilling.get_or_insert((candidate, lowered.launches, executable, before));
             continue;
         }
         return join(plan, Some(candidate), GENERAL, rejected, lowered.launches, executable);
     }
-    if let Some((candidate, launches, executable)) = spilling {
-        rejected.retain(|r: &RejectedPlan| r.candidate < candidate);
+    if let Some((candidate, launches, executable, before)) = spilling {
+        rejected.truncate(before);
         return join(plan, Some(candidate), GENERAL, rejected, launches, executable);
     }
     Err(EngineError::Rejected { program: plan.program.name.clone(), rejected })
