@@ -89,7 +89,7 @@ mod tests {
         assert!(is_folded(&long));
         assert_eq!(launch(&long, &[65_536, 8]), Ok(Some([1 << 19, 1, 1])));
         assert!(is_folded(&[known_dim(65_536 * 3, 2), known_dim(8, 1)]));
-        let open = [GridDim { size: Size::Arg(ArgId::new(0)), step: 1 }, known_dim(8, 1)];
+        let open = [GridDim { size: Size::Arg(ArgId::from_index(0)), step: 1 }, known_dim(8, 1)];
         assert!(is_folded(&open) && known(&open).is_none());
         assert_eq!(known(&[known_dim(9, 4), known_dim(8, 0)]), Some(vec![3, 8]));
         assert_eq!(launch(&open, &[3, 8]), Ok(Some([24, 1, 1])));
