@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(line(&format!("{good}abc\tx\t1\t2\t3\t4\tn\n")), 6);
         assert_eq!(
             line(&good.replacen("\t40\t", "\tmany\t", 1).replacen("\t48\t", "\t-1\t", 1)),
-            3
+            4
         );
         assert_eq!(line(&format!("{good}\n")), 6);
     }
