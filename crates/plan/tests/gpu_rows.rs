@@ -270,11 +270,12 @@ fn a_launch_has_as_many_groups_as_fit_31_bits() {
     let target = Target::nvidia_h200();
     let rule = |rows| {
         let problem = problem("rmsnorm", [rows, 32]);
-        let counts = RowCounts::new(&problem, &RowMapping::ONE);
+        let pair = RowMapping { cluster: 2, ..RowMapping::ONE };
+        let counts = RowCounts::new(&problem, &pair);
         let gpu = target.gpu_facts().unwrap();
-        tilewright_plan::legality::gpu_rows::check(&problem, gpu, &RowMapping::ONE, &counts)
+        tilewright_plan::legality::gpu_rows::check(&problem, gpu, &pair, &counts)
             .map_err(|r| r.rule)
     };
-    assert_eq!(rule((1 << 31) - 1), Ok(()));
-    assert_eq!(rule(1 << 31), Err(Rule::GroupsLimit));
+    assert_eq!(rule((1 << 30) - 1), Ok(()));
+    assert_eq!(rule(1 << 30), Err(Rule::GroupsLimit));
 }
