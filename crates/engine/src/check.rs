@@ -1,13 +1,16 @@
 //! A checked run: poisoned outputs between guard zones, every element against the oracle, inputs
 //! unchanged afterwards.
 
+mod launched;
+
 use crate::bound::Bound;
-use crate::compile::Compiled;
+use crate::compile::{Compiled, Engine};
 use crate::error::EngineError;
 use crate::handle::LaunchOptions;
+use crate::plan::Plan;
 use crate::signature::{MAX_ITEMS, Signature, Sizes};
 use crate::tensor::{Input, Output};
-use crate::tolerance::{Comparison, Tolerance, compare};
+use crate::tolerance::{Comparison, Tolerance};
 use tilewright_ir::DType;
 use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::interp::{self, Bindings, Outputs};
@@ -176,7 +179,7 @@ impl CheckedRun {
     }
 }
 
-/// Runs once and checks everything against the oracle.
+/// Runs once and checks everything against the oracle, which works while the device does.
 ///
 /// `inputs` are the read-only tensors in order, `initial` the contents of the tensors that are
 /// read and written, in order; each spans its tensor, gaps included.
@@ -190,9 +193,53 @@ pub fn run_checked(
     inputs: Vec<Buffer>,
     initial: Vec<Buffer>,
 ) -> Result<CheckedRun, EngineError> {
-    check_memory(compiled.handle().signature(), values)?;
-    let reference = reference(&compiled.plan().program, values, &inputs, &initial)?;
-    run_against(compiled, &reference, values, inputs, initial)
+    let program = &compiled.plan().program;
+    let compile = || Ok(compiled.clone());
+    let signature = compiled.handle().signature();
+    checked(compile, program, signature, values, inputs, initial).map(|(_, run)| run)
+}
+
+/// Compiles a plan, runs once and checks everything, as [`run_checked`]; the oracle works while the
+/// plan is compiled.
+///
+/// # Errors
+/// As [`Engine::compile`] and [`run_checked`].
+pub fn compile_checked(
+    engine: &Engine,
+    plan: &Plan,
+    values: &LaunchValues,
+    inputs: Vec<Buffer>,
+    initial: Vec<Buffer>,
+) -> Result<(Compiled, CheckedRun), EngineError> {
+    // Nothing is computed for a plan that can't be compiled.
+    plan.require()?;
+    let signature = Signature::of(&plan.program)?;
+    checked(|| engine.compile(plan), &plan.program, &signature, values, inputs, initial)
+}
+
+/// The oracle on a thread of its own beside compilation and launch.
+fn checked(
+    compile: impl FnOnce() -> Result<Compiled, EngineError>,
+    program: &Program,
+    signature: &Signature,
+    values: &LaunchValues,
+    inputs: Vec<Buffer>,
+    initial: Vec<Buffer>,
+) -> Result<(Compiled, CheckedRun), EngineError> {
+    check_memory(signature, values)?;
+    let bindings = bindings(program, values, &inputs, &initial)?;
+    std::thread::scope(|scope| {
+        let oracle = scope.spawn(|| magnitude(program, &bindings));
+        let outcome = compile().and_then(|compiled| {
+            let launched = launched::launch(&compiled, values, inputs, initial)?;
+            Ok((compiled, launched))
+        });
+        // A panic of the oracle is handed on.
+        let reference = oracle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let (compiled, launched) = outcome?;
+        let run = launched.judge(&compiled, &reference, values);
+        Ok((compiled, run))
+    })
 }
 
 /// Runs once and checks everything against a reference that is at hand, in launch order.
@@ -206,95 +253,8 @@ pub fn run_against(
     inputs: Vec<Buffer>,
     initial: Vec<Buffer>,
 ) -> Result<CheckedRun, EngineError> {
-    let program = &compiled.plan().program;
-    let signature = compiled.handle().signature();
-    let sizes = values.sizes(signature)?;
-
-    let mut outputs = Vec::new();
-    let mut initial = initial.into_iter();
-    for (i, tensor) in signature.tensors.iter().enumerate() {
-        match tensor.access {
-            Access::In => {}
-            Access::InOut => outputs.extend(initial.next()),
-            Access::Out => {
-                let len = usize::try_from(signature.span(i, &sizes))
-                    .map_err(|_| RuntimeError::Length { has: 0, asked: usize::MAX })?;
-                let mut buffer = Buffer::zeros(tensor.dtype, len)?;
-                buffer.poison();
-                outputs.push(buffer);
-            }
-        }
-    }
-    let before: Vec<u64> = inputs.iter().map(fingerprint).collect();
-    let untouched: Vec<Vec<u8>> =
-        outputs.iter().zip(reference).map(|(buffer, output)| gaps(buffer, output)).collect();
-    let mut inputs = inputs;
-    let mut broken = Broken::default();
-    let resident = match compiled.handle().executable().queue().cloned() {
-        None => {
-            launch(compiled, values, &inputs, &mut outputs)?;
-            None
-        }
-        Some(queue) => {
-            let upload = |buffers: &[Buffer]| -> Result<Vec<DeviceBuffer>, RuntimeError> {
-                buffers.iter().map(|b| DeviceBuffer::from_host(&queue, b)).collect()
-            };
-            let mut on_device =
-                ResidentTensors { inputs: upload(&inputs)?, outputs: upload(&outputs)? };
-            launch_resident(compiled, values, &mut on_device)?;
-            broken = Broken::of(&on_device)?;
-            // What the device holds now is what is checked, inputs included.
-            for (host, device) in inputs.iter_mut().zip(&on_device.inputs) {
-                device.download(host)?;
-            }
-            for (host, device) in outputs.iter_mut().zip(&on_device.outputs) {
-                device.download(host)?;
-            }
-            Some(on_device)
-        }
-    };
-
-    let names = |access: fn(Access) -> bool| {
-        signature.tensors.iter().filter(move |t| access(t.access)).map(|t| t.name.clone())
-    };
-    let input_names: Vec<String> = names(|a| a == Access::In).collect();
-    let output_names: Vec<String> = names(|a| a != Access::In).collect();
-    let mut report = CheckReport {
-        outputs: Vec::new(),
-        broken_guards: Vec::new(),
-        changed_inputs: Vec::new(),
-        written_gaps: Vec::new(),
-    };
-    for (i, ((buffer, name), before)) in inputs.iter().zip(&input_names).zip(before).enumerate() {
-        if !buffer.guards_intact() || broken.inputs.contains(&i) {
-            report.broken_guards.push(name.clone());
-        }
-        if fingerprint(buffer) != before {
-            report.changed_inputs.push(name.clone());
-        }
-    }
-    for (i, (((buffer, name), output), untouched)) in
-        outputs.iter().zip(output_names).zip(reference).zip(untouched).enumerate()
-    {
-        if !buffer.guards_intact() || broken.outputs.contains(&i) {
-            report.broken_guards.push(name.clone());
-        }
-        if gaps(buffer, output) != untouched {
-            report.written_gaps.push(name.clone());
-        }
-        let tolerance = tolerance(program, &compiled.plan().facts, values, output.tensor);
-        let actual = buffer.to_f64();
-        let pick = |data: &[f64]| -> Vec<f64> {
-            output.layout.offsets().filter_map(|at| data.get(at).copied()).collect()
-        };
-        let comparison = if output.layout.is_packed() {
-            compare(&tolerance, &actual, &output.data, &output.magnitude)
-        } else {
-            compare(&tolerance, &pick(&actual), &pick(&output.data), &pick(&output.magnitude))
-        };
-        report.outputs.push(OutputCheck { tensor: name, comparison });
-    }
-    Ok(CheckedRun { inputs, outputs, resident, report })
+    let launched = launched::launch(compiled, values, inputs, initial)?;
+    Ok(launched.judge(compiled, reference, values))
 }
 
 /// Launches with buffers.
@@ -328,28 +288,6 @@ pub fn launch_resident(
     values.with_options(|options| Ok(compiled.run_with(options, &inputs, &mut outputs)?))
 }
 
-/// Positions of device tensors whose guard zones were overwritten.
-#[derive(Default)]
-struct Broken {
-    inputs: Vec<usize>,
-    outputs: Vec<usize>,
-}
-
-impl Broken {
-    fn of(tensors: &ResidentTensors) -> Result<Self, RuntimeError> {
-        let broken = |buffers: &[DeviceBuffer]| -> Result<Vec<usize>, RuntimeError> {
-            let mut found = Vec::new();
-            for (i, buffer) in buffers.iter().enumerate() {
-                if !buffer.guards_intact()? {
-                    found.push(i);
-                }
-            }
-            Ok(found)
-        };
-        Ok(Broken { inputs: broken(&tensors.inputs)?, outputs: broken(&tensors.outputs)? })
-    }
-}
-
 /// The oracle's outputs with their error scales. Scalars are rounded to their types first, as a
 /// launch does.
 ///
@@ -361,6 +299,20 @@ pub fn reference(
     inputs: &[Buffer],
     initial: &[Buffer],
 ) -> Result<Outputs, EngineError> {
+    magnitude(program, &bindings(program, values, inputs, initial)?)
+}
+
+fn magnitude(program: &Program, bindings: &Bindings<'_>) -> Result<Outputs, EngineError> {
+    interp::magnitude(program, bindings).map_err(|e| EngineError::Oracle(e.to_string()))
+}
+
+/// What the oracle gets: copies of the tensors' contents.
+fn bindings(
+    program: &Program,
+    values: &LaunchValues,
+    inputs: &[Buffer],
+    initial: &[Buffer],
+) -> Result<Bindings<'static>, EngineError> {
     let mut bindings = Bindings::new();
     for (name, size) in &values.dims {
         bindings = bindings.dim(name, *size);
@@ -383,7 +335,7 @@ pub fn reference(
         })?;
         bindings = bindings.tensor(&tensor.name, buffer.to_f64());
     }
-    interp::magnitude(program, &bindings).map_err(|e| EngineError::Oracle(e.to_string()))
+    Ok(bindings)
 }
 
 /// The tolerance of one output of a program.
@@ -434,38 +386,4 @@ fn compute_type(program: &Program, output: DType) -> DType {
         .filter(|d| d.is_float())
         .max_by(|a, b| a.unit_roundoff().total_cmp(&b.unit_roundoff()))
         .unwrap_or(output.accumulator())
-}
-
-/// A hash of a buffer's bytes that costs little more than reading them. Each step is a bijection
-/// of the state for a given word and of the word for a given state, so that a single changed word
-/// is always seen.
-fn fingerprint(buffer: &Buffer) -> u64 {
-    // Odd, with its bits spread: the golden ratio's.
-    const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let step = |state: u64, word: u64| (state ^ word).wrapping_mul(SPREAD).rotate_left(29);
-    let bytes = buffer.as_bytes();
-    let (words, rest) = bytes.as_chunks::<8>();
-    let state = words.iter().fold(bytes.len() as u64, |s, w| step(s, u64::from_le_bytes(*w)));
-    rest.iter().fold(state, |s, b| step(s, u64::from(*b)))
-}
-
-/// The bytes of an output's storage that belong to no element.
-fn gaps(buffer: &Buffer, output: &interp::Output) -> Vec<u8> {
-    if output.layout.is_packed() {
-        return Vec::new();
-    }
-    let width = buffer.dtype().bytes() as usize;
-    let mut free = vec![true; buffer.len()];
-    for at in output.layout.offsets() {
-        if let Some(slot) = free.get_mut(at) {
-            *slot = false;
-        }
-    }
-    buffer
-        .as_bytes()
-        .chunks(width.max(1))
-        .zip(free)
-        .filter(|(_, free)| *free)
-        .flat_map(|(bytes, _)| bytes.iter().copied())
-        .collect()
 }

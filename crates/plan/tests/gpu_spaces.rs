@@ -223,3 +223,17 @@ fn long_rows_are_shared_where_little_else_fills_the_cores() {
         assert_eq!(split("layernorm", shape, DType::BF16).1, 0, "{shape:?}");
     }
 }
+
+/// Outputs that are smaller than every block, and outputs of more blocks than cores can hold.
+#[test]
+fn products_of_every_size_have_candidates() {
+    let target = Target::nvidia_h200();
+    for (batch, [m, n, k]) in
+        [(1, [1, 1, 1]), (70_000, [8, 8, 8]), (1, [9_000_000, 4, 4]), (3, [5, 3, 7])]
+    {
+        let problem = MatrixProblem { batch, ..MatrixProblem::plain(m, n, k) };
+        let ranking = plan_matrix(&problem, &target, &Gpu, &SpaceOptions::default()).unwrap();
+        assert!(ranking.order.len() >= 2, "{batch} {m}x{n}x{k}: {:?}", ranking.rejections());
+        assert!(ranking.candidates.len() <= 256 && distinct(&ranking), "{batch} {m}x{n}x{k}");
+    }
+}

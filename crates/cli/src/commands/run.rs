@@ -51,11 +51,11 @@ pub fn run(args: &RunArgs) -> Result<(), CliError> {
         engine.device().compiler(),
     )?;
     let (plan, notes) = (&planned.plan, planned.notes());
-    let compiled = engine.compile(plan)?;
+    let (compiled, mut checked) =
+        check::compile_checked(&engine, plan, &values, contents.inputs, contents.initial)?;
     if let Some(path) = &args.save_resources {
         save_resources(path, plan, &engine)?;
     }
-    let mut checked = check::run_checked(&compiled, &values, contents.inputs, contents.initial)?;
     let complaint = checked.report.complaint();
     let timing = match complaint {
         // A wrong result has no speed.

@@ -3,7 +3,7 @@
 use cudarc::driver::result;
 use std::time::Instant;
 use tilewright_cuda::{CudaDevice, PtxTarget, emit};
-use tilewright_engine::check::{LaunchValues, run_checked};
+use tilewright_engine::check::{LaunchValues, compile_checked};
 use tilewright_engine::{Engine, LaunchOptions, Plan, PlanOptions, inputs};
 use tilewright_ir::DType;
 use tilewright_ir::ops::OpRequest;
@@ -29,13 +29,10 @@ pub fn host(device: CudaDevice) -> Result<(), Error> {
     let start = Instant::now();
     let plan = engine.plan(&program, &PlanOptions::default())?;
     let planned = start.elapsed().as_secs_f64() * 1e3;
-    let compiled = engine.compile(&plan)?;
-    let assembled = start.elapsed().as_secs_f64() * 1e3;
-    let run = run_checked(&compiled, &none, contents.inputs, contents.initial)?;
+    let (_, run) = compile_checked(&engine, &plan, &none, contents.inputs, contents.initial)?;
     let checked = start.elapsed().as_secs_f64() * 1e3;
     println!(
-        "softmax 1024x4096 f32: planned after {planned:.1} ms, assembled after {assembled:.1} ms, \
-         checked ({}) after {checked:.1} ms",
+        "softmax 1024x4096 f32: planned after {planned:.1} ms, checked ({}) after {checked:.1} ms",
         run.report.passed()
     );
 

@@ -242,7 +242,7 @@ const WIDTHS: [Choices; 13] = [
 /// - is less than twice as long as the output in either direction, unless it is short,
 /// - gives a group at most 8 subgroups (16 at the widest),
 /// - isn't 8 times as long as wide, unless the output is that narrow,
-/// - leaves at most 48 groups a core, and with slices at least one for every 4 cores (or an eighth
+/// - leaves at most 48 groups a core, unless every block leaves more, and with slices at least one for every 4 cores (or an eighth
 ///   of those that the smallest block gives, one at the widest).
 ///
 /// What else a mapping says has the more choices the fewer blocks there are: the widest of these
@@ -265,9 +265,15 @@ pub fn space(
     let bases = bases(problem);
     let thin = thin_matrix::mappings(problem, gpu);
     let mut found = Vec::new();
-    for choices in &WIDTHS {
-        found = mappings(problem, gpu, &bases, choices);
-        if found.len() + thin.len() <= SPACE {
+    // Of an output of very many blocks there is nothing with few groups.
+    for crowd in [CROWD, u64::MAX] {
+        for choices in &WIDTHS {
+            found = mappings(problem, gpu, &bases, choices, crowd);
+            if found.len() + thin.len() <= SPACE {
+                break;
+            }
+        }
+        if !found.is_empty() {
             break;
         }
     }
@@ -302,17 +308,7 @@ fn bases(problem: &MatrixProblem) -> Vec<GpuMatrixMapping> {
     let mut out = Vec::new();
     for (tile, lanes) in TILES {
         for warps in WARPS {
-            let base = GpuMatrixMapping {
-                warps,
-                lanes,
-                tile,
-                depth: 0,
-                stages: 2,
-                unroll: 1,
-                slices: 1,
-                copy: [1, 1],
-                resident: 1,
-            };
+            let base = block(warps, lanes, tile);
             let block = base.block();
             let longer = [m, n].iter().zip(block).any(|(size, b)| b > 8 && b / 2 >= *size);
             let narrow = (0..2).any(|i| block[i] * 8 <= block[1 - i] && [m, n][i] > 2 * block[i]);
@@ -322,8 +318,40 @@ fn bases(problem: &MatrixProblem) -> Vec<GpuMatrixMapping> {
             }
         }
     }
+    if out.is_empty() {
+        out = smallest(problem);
+    }
     out.sort_by_key(|b| std::cmp::Reverse(b.tile[0] * b.tile[1]));
     out
+}
+
+/// One subgroup with the lane tiles whose blocks cover an output of a few elements with the least
+/// beyond it: for outputs that are smaller than every block.
+fn smallest(problem: &MatrixProblem) -> Vec<GpuMatrixMapping> {
+    let [m, n, _] = problem.size.map(|s| s.max(1));
+    let covered = |b: &GpuMatrixMapping| {
+        let [bm, bn] = b.block();
+        m.next_multiple_of(bm) * n.next_multiple_of(bn)
+    };
+    let all: Vec<GpuMatrixMapping> =
+        TILES.iter().map(|(tile, lanes)| block([1; 3], *lanes, *tile)).collect();
+    let least = all.iter().map(covered).min().unwrap_or(0);
+    all.into_iter().filter(|b| covered(b) <= 2 * least).collect()
+}
+
+/// A mapping of a block, with the rest to be chosen.
+fn block(warps: [u32; 3], lanes: [u32; 2], tile: [u32; 2]) -> GpuMatrixMapping {
+    GpuMatrixMapping {
+        warps,
+        lanes,
+        tile,
+        depth: 0,
+        stages: 2,
+        unroll: 1,
+        slices: 1,
+        copy: [1, 1],
+        resident: 1,
+    }
 }
 
 /// Register tile of a worker and the group's warps.
@@ -335,6 +363,7 @@ fn mappings(
     gpu: &GpuFacts,
     bases: &[GpuMatrixMapping],
     choices: &Choices,
+    crowd: u64,
 ) -> Vec<GpuMatrixMapping> {
     let [m, n, k] = problem.size.map(|s| s.max(1));
     let cores = u64::from(gpu.cores.max(1));
@@ -359,7 +388,7 @@ fn mappings(
             }
             for slices in slices(problem, groups, cores, depth).into_iter().take(choices.slices) {
                 let all = groups * u64::from(slices);
-                if groups > CROWD * cores || all < useful {
+                if groups > crowd.saturating_mul(cores) || all < useful {
                     continue;
                 }
                 let kin = kin.entry((block, base.warps[2], slices)).or_default();
