@@ -5,7 +5,7 @@ use tilewright_ir::program::MapOp;
 use tilewright_kernel::kernel::{Elem, Scope, ValueId};
 
 use super::CodegenError;
-use super::emitter::{Class, Emitter, Reg, Val};
+use super::emitter::{Class, Emitter, Operand, Reg, Val};
 
 /// The PTX type of a scalar parameter.
 pub(super) fn param_type(dtype: DType) -> &'static str {
@@ -85,7 +85,7 @@ impl Emitter<'_> {
             }
             (_, [a, b]) if op.is_comparison() => {
                 let (a, b) = (self.operand(*a)?, self.operand(*b)?);
-                self.compare(op, elem, &a, &b)?
+                self.compare(op, elem, a, b)?
             }
             (_, [a, b]) => {
                 let shared = self.kernel.values[*b].scope >= Scope::Subgroup;
@@ -276,7 +276,13 @@ impl Emitter<'_> {
         Ok(out)
     }
 
-    fn compare(&mut self, op: MapOp, elem: Elem, a: &str, b: &str) -> Result<Reg, CodegenError> {
+    fn compare(
+        &mut self,
+        op: MapOp,
+        elem: Elem,
+        a: Operand,
+        b: Operand,
+    ) -> Result<Reg, CodegenError> {
         let float = matches!(elem, Elem::Data(d) if d.is_float());
         let test = match op {
             MapOp::Eq => "eq",

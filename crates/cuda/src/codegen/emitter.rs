@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 
 use tilewright_ir::DType;
+use tilewright_ir::entity::Id as _;
 use tilewright_ir::program::Access;
 use tilewright_kernel::kernel::{
     ArgId, ArgKind, Barrier, BarrierId, Block, Collective, Elem, Evict, GridDim, Kernel, Literal,
@@ -106,6 +107,28 @@ pub(super) enum Val {
     Float(f64, DType),
 }
 
+/// An operand of an instruction: what its text is made of.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Operand {
+    Reg(Reg),
+    Int(i64),
+    /// The bits of an f32.
+    Single(u32),
+    /// The bits of an f64.
+    Double(u64),
+}
+
+impl std::fmt::Display for Operand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Operand::Reg(reg) => reg.fmt(f),
+            Operand::Int(n) => n.fmt(f),
+            Operand::Single(bits) => write!(f, "0f{bits:08X}"),
+            Operand::Double(bits) => write!(f, "0d{bits:016X}"),
+        }
+    }
+}
+
 /// Results that later code in the same straight line may use again.
 #[derive(Clone, Default)]
 pub(super) struct Reuse {
@@ -132,8 +155,10 @@ pub struct Emitter<'a> {
     #[allow(dead_code)]
     pub(super) target: PtxTarget,
     pub(super) text: String,
-    counts: HashMap<Class, u32>,
-    pub(super) values: HashMap<ValueId, Val>,
+    /// Registers of each class so far.
+    counts: [u32; Class::ALL.len()],
+    /// Values by number.
+    values: Vec<Option<Val>>,
     /// Registers of private array elements: one per (array, element).
     pub(super) private: HashMap<(PrivateId, u64), Reg>,
     labels: u32,
@@ -169,9 +194,9 @@ impl<'a> Emitter<'a> {
         Emitter {
             kernel,
             target,
-            text: String::new(),
-            counts: HashMap::new(),
-            values: HashMap::new(),
+            text: String::with_capacity(64 << 10),
+            counts: [0; Class::ALL.len()],
+            values: vec![None; kernel.values.len()],
             private: HashMap::new(),
             labels: 0,
             statements: 0,
@@ -192,7 +217,7 @@ impl<'a> Emitter<'a> {
 
     /// A fresh register.
     pub(super) fn reg(&mut self, class: Class) -> Reg {
-        let count = self.counts.entry(class).or_insert(0);
+        let count = &mut self.counts[class as usize];
         *count += 1;
         Reg { class, number: *count - 1 }
     }
@@ -231,42 +256,43 @@ impl<'a> Emitter<'a> {
     }
 
     pub(super) fn val(&self, value: ValueId) -> Result<Val, CodegenError> {
-        self.values.get(&value).copied().ok_or_else(|| CodegenError::Undefined {
+        let known = self.values.get(value.index()).copied().flatten();
+        known.ok_or_else(|| CodegenError::Undefined {
             kernel: self.kernel.name.clone(),
             value: format!("{value:?}"),
         })
     }
 
-    /// An operand's text: a register or an immediate. Predicates and 16-bit values are moved to a
-    /// register first.
-    pub(super) fn operand(&mut self, value: ValueId) -> Result<String, CodegenError> {
+    /// An operand: a register or an immediate. Predicates and 16-bit values are moved to a register
+    /// first.
+    pub(super) fn operand(&mut self, value: ValueId) -> Result<Operand, CodegenError> {
         let class = self.class(value)?;
         let val = self.val(value)?;
         Ok(self.text_of(val, class))
     }
 
-    pub(super) fn text_of(&mut self, val: Val, class: Class) -> String {
+    pub(super) fn text_of(&mut self, val: Val, class: Class) -> Operand {
         match (val, class) {
-            (Val::Reg(reg), _) => reg.to_string(),
+            (Val::Reg(reg), _) => Operand::Reg(reg),
             (Val::Sum(reg, n), _) => {
                 let out = self.reg(Class::B64);
                 self.inst(format_args!("add.s64 {out}, {reg}, {n}"));
-                out.to_string()
+                Operand::Reg(out)
             }
             (Val::Int(v), Class::Pred) => {
                 let p = self.reg(Class::Pred);
                 self.inst(format_args!("setp.ne.s32 {p}, {}, 0", i32::from(v != 0)));
-                p.to_string()
+                Operand::Reg(p)
             }
-            (Val::Int(v), _) => v.to_string(),
-            (Val::Float(v, _), Class::F64) => format!("0d{:016X}", v.to_bits()),
+            (Val::Int(v), _) => Operand::Int(v),
+            (Val::Float(v, _), Class::F64) => Operand::Double(v.to_bits()),
             (Val::Float(v, dtype), Class::B16) => {
                 let bits = half_bits(v, dtype);
                 let h = self.reg(Class::B16);
                 self.inst(format_args!("mov.b16 {h}, 0x{bits:04X}"));
-                h.to_string()
+                Operand::Reg(h)
             }
-            (Val::Float(v, _), _) => format!("0f{:08X}", (v as f32).to_bits()),
+            (Val::Float(v, _), _) => Operand::Single((v as f32).to_bits()),
         }
     }
 
@@ -287,7 +313,9 @@ impl<'a> Emitter<'a> {
     }
 
     pub(super) fn define(&mut self, value: ValueId, val: Val) {
-        self.values.insert(value, val);
+        if let Some(known) = self.values.get_mut(value.index()) {
+            *known = Some(val);
+        }
     }
 
     /// Makes the policy for a hint to the second-level cache, once.
@@ -572,9 +600,10 @@ impl<'a> Emitter<'a> {
     /// The finished body: register declarations, then the code.
     pub(super) fn finish(mut self) -> String {
         self.inst(format_args!("ret"));
-        let mut out = String::new();
+        let mut out = String::with_capacity(self.text.len() + 256);
         for class in Class::ALL {
-            if let Some(count) = self.counts.get(&class) {
+            let count = self.counts[class as usize];
+            if count > 0 {
                 let _ =
                     writeln!(out, "    .reg {} {}<{count}>;", class.declaration(), class.prefix());
             }
