@@ -36,11 +36,11 @@ fn a_table_rejects_a_plan_and_is_part_of_the_key() {
     // A row for the kernel of the winner, which spills.
     let kernel = d.run(&format!("show rmsnorm 64x769 {H200} --resources empty.tsv --emit kernel"));
     let hash = tilewright_plan::Hash256::of(kernel.ok().as_bytes());
-    d.write("spills.tsv", format!("{header}{hash}\tptxas 1.0 sm_90\t128\t40\t8\t0\tmade up\n"));
+    d.write("spills.tsv", format!("{header}{hash}\tptxas 1.0 sm_90\t128\t40\t72\t0\tmade up\n"));
     let spills = plan("--resources spills.tsv");
     assert_ne!(spills["candidates"][0]["kernel_score"], serde_json::Value::Null);
     let all = d.run(&format!("plan rmsnorm 64x769 {H200} --resources spills.tsv --all")).ok();
-    assert!(all.contains("resource-spills: as compiled, a thread spills 8 bytes"), "{all}");
+    assert!(all.contains("resource-spills: as compiled, a thread spills 72 bytes"), "{all}");
     // Another plan can't be told from what is asked for; a good report is shown.
     d.write("good.tsv", format!("{header}{hash}\tptxas 1.0 sm_90\t128\t40\t0\t512\tmade up\n"));
     let good = plan("--resources good.tsv");

@@ -5,7 +5,7 @@ use crate::error::{EngineError, RejectedPlan};
 use crate::handle::{Handle, LaunchOptions};
 use crate::launch_error::LaunchError;
 use crate::plan::{Plan, PlanOptions};
-use crate::resources::{Resources, TRIES, add_report};
+use crate::resources::{Resources, SPILLS, TRIES, add_report};
 use crate::tensor::{Input, Output};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -260,7 +260,7 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
         let spills = executable
             .compiler_report()
             .map_or(0, |report| report.kernels.iter().map(|k| k.spilled_bytes).max().unwrap_or(0));
-        if spills > 0 {
+        if spills > SPILLS {
             let detail = format!("as compiled, a thread spills {spills} bytes");
             reject(PlanRule::ResourceSpills.name().to_string(), detail);
             spilled += 1;

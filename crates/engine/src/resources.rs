@@ -18,6 +18,11 @@ use tilewright_runtime::CompilerReport;
 /// Candidates in rank order that are looked up, or compiled, for one that doesn't spill.
 pub(crate) const TRIES: usize = 4;
 
+/// Most bytes of spilled registers of a thread that are let pass. Of 250 cases whose candidates were
+/// all measured on an NVIDIA H200 (`benches/cuda/labels`) the best spills in one, 24 bytes; of the
+/// 600 candidates that spill more than 64 bytes two are within 5 % of the best of their case.
+pub(crate) const SPILLS: u64 = 64;
+
 /// A table, and whose rows come first.
 #[derive(Clone, Debug)]
 pub struct Resources {
@@ -85,7 +90,7 @@ fn judge(gpu: &GpuFacts, kernels: &[KernelResources]) -> Result<(), Rejection> {
             );
             return Err(Rejection::new(Rule::RegisterBudget, detail));
         }
-        if kernel.spilled_bytes > 0 {
+        if kernel.spilled_bytes > SPILLS {
             let detail = format!("as compiled, a thread spills {} bytes", kernel.spilled_bytes);
             return Err(Rejection::new(Rule::ResourceSpills, detail));
         }

@@ -56,7 +56,7 @@ impl Device for Spilling {
     }
     fn compile(&self, launches: &[Kernel]) -> Result<Box<dyn Executable>, RuntimeError> {
         let number = self.compiled.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let spilled = if (self.spills)(number) { 16 } else { 0 };
+        let spilled = if (self.spills)(number) { 65 } else { 64 };
         let kernels = launches.iter().map(|_| uses(40, spilled)).collect();
         Ok(Box::new(Code(CompilerReport { compiler: COMPILER.to_string(), kernels })))
     }
@@ -106,7 +106,7 @@ fn a_row_rejects_and_never_reorders() {
     let plain = plan_with(ResourceTable::default());
     let order = plain.ranking.order.clone();
     // The first spills, the second doesn't fit a core, the third is good.
-    let reported = plan_with(table(&plain, &[uses(40, 8), uses(257, 0), uses(32, 0)]));
+    let reported = plan_with(table(&plain, &[uses(40, 65), uses(257, 0), uses(32, 64)]));
     assert_eq!(reported.ranking.order, order[2..]);
     let rule = |candidate: usize| {
         let verdict = &reported.ranking.candidates[candidate].verdict;
@@ -115,7 +115,7 @@ fn a_row_rejects_and_never_reorders() {
     assert_eq!(rule(order[0]), Err(Rule::ResourceSpills));
     assert_eq!(rule(order[1]), Err(Rule::RegisterBudget));
     let used = reported.uses(order[2]).unwrap();
-    assert_eq!((used.registers, used.spilled_bytes, used.groups_per_core), (32, Some(0), 8));
+    assert_eq!((used.registers, used.spilled_bytes, used.groups_per_core), (32, Some(64), 8));
     // Without a row the closed form stands, which promises no spills.
     assert_eq!(plain.uses(order[0]), None);
     let bound = plain.bound(order[0]).unwrap();
@@ -128,9 +128,9 @@ fn a_row_rejects_and_never_reorders() {
 #[test]
 fn where_all_of_the_first_spill_the_ranking_stays() {
     let plain = plan_with(ResourceTable::default());
-    let four = plan_with(table(&plain, &[uses(40, 8); 4]));
+    let four = plan_with(table(&plain, &[uses(40, 65); 4]));
     assert_eq!(four.ranking.order, plain.ranking.order);
-    let three = plan_with(table(&plain, &[uses(40, 8); 3]));
+    let three = plan_with(table(&plain, &[uses(40, 65); 3]));
     assert_eq!(three.ranking.order, plain.ranking.order[3..]);
 }
 

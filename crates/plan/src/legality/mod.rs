@@ -96,7 +96,7 @@ pub enum Rule {
     SplitRange,
     /// More groups than a launch can have.
     GroupsLimit,
-    /// A kernel that its compiler reports to spill registers, where another candidate stands.
+    /// A kernel that its compiler reports to spill many registers, where another candidate stands.
     ResourceSpills,
 }
 
@@ -292,8 +292,8 @@ impl Rule {
             }
             Rule::GroupsLimit => "a launch has at most 2147483647 groups",
             Rule::ResourceSpills => {
-                "a kernel whose compiler reports spilled registers is taken only where none of the \
-                 next in rank does without"
+                "a kernel whose compiler reports more than 64 bytes of spilled registers a thread is \
+                 taken only where none of the next in rank does with less"
             }
         }
     }
