@@ -15,7 +15,7 @@ use tilewright_ir::DType;
 use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::interp::{self, Bindings, Outputs};
 use tilewright_ir::program::{Access, Op, Program, TensorId};
-use tilewright_runtime::{Buffer, DeviceBuffer, RuntimeError, memory};
+use tilewright_runtime::{Buffer, DeviceBuffer, memory};
 
 /// Sizes and scalars of one launch, by name.
 #[derive(Clone, Debug, Default)]
@@ -125,7 +125,7 @@ pub fn memory_needed(signature: &Signature, sizes: &Sizes) -> u64 {
 /// Checks that a checked run's memory can be had, before any of it is allocated.
 ///
 /// # Errors
-/// [`RuntimeError::OutOfMemory`] naming the numbers; a missing size.
+/// [`tilewright_runtime::RuntimeError::OutOfMemory`] naming the numbers; a missing size.
 pub fn check_memory(signature: &Signature, values: &LaunchValues) -> Result<(), EngineError> {
     let needed = memory_needed(signature, &values.sizes(signature)?);
     Ok(memory::check("the tensors and their float64 reference", needed)?)

@@ -31,14 +31,15 @@ pub use half::{bf16, f16};
 pub use tilewright_cpu::CpuOptions;
 pub use tilewright_engine::{
     Bound, Compiled, DeviceView, DeviceViewMut, Engine, EngineError, Input, LaunchError,
-    LaunchOptions, Output, Plan, PlanOptions, Planned, Task, View, ViewMut, check, inputs, timing,
+    LaunchOptions, Output, Plan, PlanOptions, Planned, Resources, Task, View, ViewMut, check,
+    inputs, timing,
 };
 pub use tilewright_ir::builder::ProgramBuilder;
 pub use tilewright_ir::ops::OpError;
 pub use tilewright_ir::text::ReadError;
 pub use tilewright_ir::{DType, Program, program};
 pub use tilewright_plan::mapping::CpuIsa;
-pub use tilewright_plan::{PlanError, Policy, SpaceOptions, Target, policy};
+pub use tilewright_plan::{PlanError, Policy, ResourceTable, SpaceOptions, Target, policy};
 pub use tilewright_runtime::{Buffer, Device, DeviceBuffer, Element, Queue, RuntimeError};
 
 /// Anything that can go wrong between an op and its result.
