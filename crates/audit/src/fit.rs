@@ -1,7 +1,7 @@
 //! Nonnegative least squares of our own, by Lawson and Hanson (1974), on a triangular factor.
 //!
-//! A fit of times minimises Σ(prediction/label − 1)², so the rows here are inputs/label and the
-//! right-hand side is all ones.
+//! A fit of times minimises Σ weight·(prediction/label − 1)², so the rows here are inputs/label and
+//! the right-hand side is ones, both times the square root of the weight.
 
 /// Diagonal of a factor, relative to its largest, under which columns count as dependent.
 const DEPENDENT: f64 = 1e-9;
@@ -19,16 +19,20 @@ pub struct Minimum {
     pub unique: bool,
 }
 
-/// Minimises ‖A·x − 1‖ over x ≥ 0. `None` for rows of other lengths than `columns`, or no end of
-/// the iteration.
-pub fn nonnegative(rows: &[Vec<f64>], columns: usize) -> Option<Minimum> {
+/// Minimises ‖A·x − b‖ over x ≥ 0, with the targets b. `None` for rows of other lengths than
+/// `columns`, another number of targets, or no end of the iteration.
+pub fn nonnegative(rows: &[Vec<f64>], targets: &[f64], columns: usize) -> Option<Minimum> {
+    if targets.len() != rows.len() || targets.iter().any(|t| !t.is_finite()) {
+        return None;
+    }
     let norms = column_norms(rows, columns)?;
-    // [A | 1] with scaled columns, reduced to a triangle: the minimum stays where it is.
+    // [A | b] with scaled columns, reduced to a triangle: the minimum stays where it is.
     let mut matrix: Vec<Vec<f64>> = rows
         .iter()
-        .map(|row| {
+        .zip(targets)
+        .map(|(row, target)| {
             let scaled = row.iter().zip(&norms).map(|(v, n)| if *n > 0.0 { v / n } else { 0.0 });
-            scaled.chain([1.0]).collect()
+            scaled.chain([*target]).collect()
         })
         .collect();
     triangulate(&mut matrix, columns + 1);
@@ -94,15 +98,19 @@ pub fn nonnegative(rows: &[Vec<f64>], columns: usize) -> Option<Minimum> {
 
 /// How far a point is from the minimum: the largest violation of the conditions that a minimum
 /// meets, relative to the lengths of column and residual. Zero for the minimum itself.
-pub fn violation(rows: &[Vec<f64>], coefficients: &[f64]) -> Option<f64> {
+pub fn violation(rows: &[Vec<f64>], targets: &[f64], coefficients: &[f64]) -> Option<f64> {
+    if targets.len() != rows.len() {
+        return None;
+    }
     let norms = column_norms(rows, coefficients.len())?;
     let residual: Vec<f64> = rows
         .iter()
-        .map(|row| 1.0 - row.iter().zip(coefficients).map(|(a, x)| a * x).sum::<f64>())
+        .zip(targets)
+        .map(|(row, t)| t - row.iter().zip(coefficients).map(|(a, x)| a * x).sum::<f64>())
         .collect();
     let length = residual.iter().map(|r| r * r).sum::<f64>().sqrt();
     // A perfect fit has no gradient; measure against the right-hand side then.
-    let length = length.max(1e-6 * (rows.len() as f64).sqrt());
+    let length = length.max(1e-6 * targets.iter().map(|t| t * t).sum::<f64>().sqrt());
     let mut largest: f64 = 0.0;
     for (j, (norm, x)) in norms.iter().zip(coefficients).enumerate() {
         if *norm == 0.0 {
@@ -204,30 +212,44 @@ mod tests {
                 rows.push(vec![1.0 / label, a / label, b / label]);
             }
         }
-        let minimum = nonnegative(&rows, 3).unwrap();
+        let ones = vec![1.0; rows.len()];
+        let minimum = nonnegative(&rows, &ones, 3).unwrap();
         assert!(minimum.unique);
         let expected = [3.0, 2.0, 5.0];
         assert!(minimum.coefficients.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-12));
-        assert!(violation(&rows, &minimum.coefficients).unwrap() < 1e-9);
-        assert!(violation(&rows, &[3.0, 2.0, 5.001]).unwrap() > 1e-3);
+        assert!(violation(&rows, &ones, &minimum.coefficients).unwrap() < 1e-9);
+        assert!(violation(&rows, &ones, &[3.0, 2.0, 5.001]).unwrap() > 1e-3);
+        assert_eq!(nonnegative(&rows, &ones[1..], 3), None);
+        assert_eq!(violation(&rows, &ones[1..], &minimum.coefficients), None);
     }
 
     #[test]
     fn a_negative_slope_becomes_zero() {
         // 1 falls with a: the best nonnegative slope is 0.
         let rows = vec![vec![1.0, 0.0], vec![1.3, 1.0], vec![1.6, 2.0]];
-        let minimum = nonnegative(&rows, 2).unwrap();
+        let minimum = nonnegative(&rows, &[1.0; 3], 2).unwrap();
         let mean = (1.0 + 1.3 + 1.6) / (1.0 + 1.3 * 1.3 + 1.6 * 1.6);
         assert!((minimum.coefficients[0] - mean).abs() < 1e-12);
         assert_eq!(minimum.coefficients[1], 0.0);
-        assert!(violation(&rows, &minimum.coefficients).unwrap() < 1e-9);
+        assert!(violation(&rows, &[1.0; 3], &minimum.coefficients).unwrap() < 1e-9);
+    }
+
+    #[test]
+    fn rows_count_by_their_weights() {
+        // Labels 1 and 2 of one candidate, the second with a weight of 1/9: the minimum of
+        // (x − 1)² + (x/2 − 1)²/9 is at (1 + 1/18)/(1 + 1/36).
+        let (rows, roots) = (vec![vec![1.0], vec![0.5 / 3.0]], [1.0, 1.0 / 3.0]);
+        let minimum = nonnegative(&rows, &roots, 1).unwrap();
+        let due = (1.0 + 1.0 / 18.0) / (1.0 + 1.0 / 36.0);
+        assert!((minimum.coefficients[0] - due).abs() < 1e-12);
+        assert!(violation(&rows, &roots, &[due]).unwrap() < 1e-9);
     }
 
     #[test]
     fn equal_columns_have_no_unique_minimum() {
         let rows = vec![vec![1.0, 1.0], vec![2.0, 2.0], vec![0.5, 0.5]];
-        let minimum = nonnegative(&rows, 2).unwrap();
-        assert!(violation(&rows, &minimum.coefficients).unwrap() < 1e-9);
+        let minimum = nonnegative(&rows, &[1.0; 3], 2).unwrap();
+        assert!(violation(&rows, &[1.0; 3], &minimum.coefficients).unwrap() < 1e-9);
         assert!(!minimum.unique);
     }
 }

@@ -199,7 +199,7 @@ fn dropped_measurements() {
                 .iter()
                 .map(|r| {
                     let case = r["case"].as_str().unwrap();
-                    format!("{case},{},{}\n", r["candidate"], r["label_us"])
+                    format!("{case},{},{},{}\n", r["candidate"], r["label_us"], r["spread"])
                 })
                 .collect();
             v["data_sha256"] = json!(common::sha(text));
@@ -322,6 +322,28 @@ fn fits() {
     wrong("profile", profile, &["calibration.profile"], |v| {
         scale(&mut v["fits"][0]["terms"][1]["coefficient"], 1.001);
     });
+}
+
+/// A row whose stated spread isn't that of its rounds counts for too little or too much.
+#[test]
+fn weights() {
+    const PATH: &str = "calibration/cpu-rows.json";
+    let altered = |alter: &dyn Fn(&mut Value)| {
+        let record = Record::altered(&|p, value| {
+            if p == PATH {
+                alter(value);
+            }
+        });
+        audited("weights", &record).failed()
+    };
+    let failed = altered(&|v| v["rows"][0]["spread"] = json!(3.0));
+    for rule in ["calibration.rows", "calibration.fit"] {
+        assert!(failed.contains(&rule), "{rule}: {failed:?}");
+    }
+    let failed = altered(&|v| {
+        v["rows"][0].as_object_mut().unwrap().remove("spread");
+    });
+    assert!(failed.contains(&"calibration.rows"), "{failed:?}");
 }
 
 fn fits_of(path: &str) {

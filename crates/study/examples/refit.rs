@@ -16,7 +16,7 @@ use tilewright_plan::policy::{CandidateFacts, CandidateView};
 use tilewright_plan::problem::{MatrixProblem, Problem, RowProblem};
 use tilewright_plan::rows::RowCounts;
 use tilewright_plan::{Request, Target};
-use tilewright_study::fit::{shape_text, training};
+use tilewright_study::fit::{shape_text, training, weighted};
 use tilewright_study::record::SearchFile;
 
 type Fault = Box<dyn std::error::Error>;
@@ -94,7 +94,7 @@ fn main() -> Result<(), Fault> {
 
 fn report(family: Family, searches: &[&SearchFile]) -> Result<(), Fault> {
     let training = training(family, "cpu", searches);
-    let data = training.dataset()?;
+    let data = weighted(training.dataset()?, searches)?;
     let (inputs, incumbents) = (training.inputs(), training.incumbents());
     let fit = whole_launch::fit_family(family, &data, &inputs, &incumbents)?;
     let folds = nested(&data, Split::Shape, Strategy::Average)?;

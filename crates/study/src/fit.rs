@@ -4,11 +4,13 @@ use crate::canonical::sha256;
 use crate::error::StudyError;
 use crate::import::training::{Training, TrainingRow};
 use crate::record::{CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, SearchFile};
+use crate::search::spread;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tilewright_plan::Target;
 use tilewright_plan::calibrate::{
-    Dataset, OuterFold, Sample, Split, Strategy, code_hash, mean, nested, train, whole_launch,
+    DataError, Dataset, OuterFold, Sample, Split, Strategy, code_hash, mean, nested, train, weight,
+    whole_launch,
 };
 use tilewright_plan::policy::whole_launch::{Family, FamilyFit, Inputs, MAX_INPUTS};
 use tilewright_plan::profile::{FitOrigin, WholeLaunchProfile};
@@ -39,7 +41,8 @@ pub fn calibrate(searches: &[SearchFile], machine: &Target) -> Result<Calibrated
         let family =
             Family::by_name(name).ok_or_else(|| fault("there is no such family".into()))?;
         let training = training(family, target, &searches);
-        let data = training.dataset_of(cores).map_err(|e| fault(e.to_string()))?;
+        let data = training.dataset_of(cores).and_then(|data| weighted(data, &searches));
+        let data = data.map_err(|e| fault(e.to_string()))?;
         let (inputs, incumbents) = (training.inputs(), training.incumbents());
         let fit = whole_launch::fit_family(family, &data, &inputs, &incumbents)
             .map_err(|e| fault(e.to_string()))?;
@@ -151,6 +154,15 @@ pub fn training(family: Family, target: &str, searches: &[&SearchFile]) -> Train
     Training { family, target: target.to_string(), rows }
 }
 
+/// The rows of [`training`] with the weights that follow from how far their rounds lie apart.
+///
+/// # Errors
+/// The data aren't those of the searches.
+pub fn weighted(data: Dataset, searches: &[&SearchFile]) -> Result<Dataset, DataError> {
+    let spreads = searches.iter().flat_map(|s| s.labels().map(|(c, _)| spread(s, c)));
+    data.weighted(spreads.map(weight).collect())
+}
+
 fn rows(searches: &[&SearchFile]) -> Vec<CalibrationRow> {
     let mut rows = Vec::new();
     for search in searches {
@@ -158,6 +170,7 @@ fn rows(searches: &[&SearchFile]) -> Vec<CalibrationRow> {
             case: search.case.id.clone(),
             candidate,
             label_us,
+            spread: Some(spread(search, candidate)),
         }));
     }
     rows
@@ -165,9 +178,12 @@ fn rows(searches: &[&SearchFile]) -> Vec<CalibrationRow> {
 
 /// The text whose hash identifies the rows.
 fn rows_text(rows: &[CalibrationRow]) -> String {
-    rows.iter()
-        .map(|r| format!("{},{},{}\n", r.case, r.candidate, Value::from(r.label_us)))
-        .collect()
+    let spread =
+        |r: &CalibrationRow| r.spread.map_or(String::new(), |s| format!(",{}", Value::from(s)));
+    let line = |r: &CalibrationRow| {
+        format!("{},{},{}{}\n", r.case, r.candidate, Value::from(r.label_us), spread(r))
+    };
+    rows.iter().map(line).collect()
 }
 
 /// The fit of a family.

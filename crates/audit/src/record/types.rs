@@ -339,6 +339,8 @@ pub struct FitRow {
     pub case: String,
     pub candidate: usize,
     pub label_us: Value,
+    #[serde(default)]
+    pub spread: Option<Value>,
 }
 
 /// A term of a model.

@@ -1,9 +1,11 @@
 //! calibration/FAMILY.json: the rows, the fit, what leaving shapes out says of it.
 
+use super::further;
+use super::timing::Metric;
 use crate::canonical::hash;
 use crate::fit::{nonnegative, violation};
-use crate::math::{close, first_smallest, largest, mean, quantile};
-use crate::record::{Calibration, Confidence, Design, Record};
+use crate::math::{close, first_smallest, largest, mean, median, quantile};
+use crate::record::{Calibration, Confidence, Design, Record, Search, Trial};
 use crate::terms::values;
 use crate::verdict::{Checks, Rule};
 use serde_json::Value;
@@ -25,15 +27,27 @@ const GAIN: f64 = 0.01;
 /// Share of the accepted training cases that may have lost.
 const LOST: f64 = 0.05;
 
+/// Spread of a label's rounds at which its row counts half.
+const STEADY: f64 = 0.1;
+
 /// A row with its inputs.
 struct Row<'a> {
     case: &'a str,
     shape: String,
     label: f64,
+    /// Square root of its weight.
+    root: f64,
     /// Values of the terms.
     values: Vec<f64>,
     names: &'a [String],
     inputs: &'a [f64],
+}
+
+impl Row<'_> {
+    /// Whether it counts half or more.
+    fn steady(&self) -> bool {
+        self.root * self.root >= 0.5
+    }
 }
 
 /// Checks every family.
@@ -80,8 +94,25 @@ fn rows(record: &Record, calibration: &Calibration, place: &str, checks: &mut Ch
                 )
             },
         );
-        text.push_str(&format!("{},{},{}\n", row.case, row.candidate, row.label_us));
+        let mut line = format!("{},{},{}", row.case, row.candidate, row.label_us);
+        if let Some(stated) = &row.spread {
+            line.push_str(&format!(",{stated}"));
+            let own = search.and_then(|s| spread(s, row.candidate));
+            let holds = own.zip(stated.as_f64()).is_some_and(|(own, stated)| close(own, stated));
+            checks.that(Rule::CalibrationRows, holds, || {
+                let (case, candidate) = (&row.case, row.candidate);
+                format!(
+                    "{place} row {i}: {case} candidate {candidate} spreads by {own:?}, not {stated}"
+                )
+            });
+        }
+        text.push_str(&line);
+        text.push('\n');
     }
+    let some = calibration.rows.iter().filter(|r| r.spread.is_some()).count();
+    checks.that(Rule::CalibrationRows, some == 0 || some == calibration.rows.len(), || {
+        format!("{place}: {some} of {} rows state their spread", calibration.rows.len())
+    });
     for search in record.searches.iter().filter(|s| s.family == calibration.family) {
         for (candidate, trial) in search.trials.iter().enumerate().filter(|t| t.1.valid()) {
             let there = stated.contains(&(search.case.id.as_str(), candidate));
@@ -103,6 +134,15 @@ fn rows(record: &Record, calibration: &Calibration, place: &str, checks: &mut Ch
             format!("{place}: an incumbent that isn't its case's")
         });
     }
+}
+
+/// The spread of a candidate, or the median of its case's where that is larger.
+fn spread(search: &Search, candidate: usize) -> Option<f64> {
+    let metric = Metric::of_selection(&search.selection.metric)?;
+    let of = |trial: &Trial| further::spread(&trial.rounds, metric, search.protocol.quantile());
+    let valid = search.trials.iter().filter(|t| t.valid());
+    let all: Vec<f64> = valid.filter_map(of).collect();
+    Some(of(search.trials.get(candidate)?)?.max(median(&all)?))
 }
 
 fn profile(record: &Record, calibration: &Calibration, place: &str, checks: &mut Checks) {
@@ -135,6 +175,10 @@ fn resolve<'a>(record: &'a Record, calibration: &'a Calibration) -> Option<Vec<R
             case: &row.case,
             shape: search.case.shape_text(),
             label: row.label_us.as_f64().filter(|l| *l > 0.0)?,
+            root: match &row.spread {
+                Some(spread) => (1.0 + (spread.as_f64()? / STEADY).powi(2)).sqrt().recip(),
+                None => 1.0,
+            },
             values: values(
                 &calibration.family,
                 &calibration.terms,
@@ -148,10 +192,10 @@ fn resolve<'a>(record: &'a Record, calibration: &'a Calibration) -> Option<Vec<R
     calibration.rows.iter().map(row).collect()
 }
 
-/// Values of a design's terms / label, of each row.
+/// Values of a design's terms / label, of each row, times the square root of its weight.
 fn relative<'a>(rows: impl Iterator<Item = &'a Row<'a>>, design: &Design) -> Vec<Vec<f64>> {
     let value = |row: &Row<'_>, term: &usize| row.values.get(*term).map_or(f64::NAN, |v| *v);
-    rows.map(|r| design.terms.iter().map(|t| value(r, t) / r.label).collect()).collect()
+    rows.map(|r| design.terms.iter().map(|t| r.root * value(r, t) / r.label).collect()).collect()
 }
 
 /// A family of more designs, terms or shapes than this isn't fitted again: a profile has at most
@@ -179,7 +223,8 @@ fn designs(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mu
     }
     let mut means = vec![0.0; terms];
     for (index, design) in designs.iter().enumerate() {
-        let distance = violation(&relative(rows.iter(), design), &design.coefficients);
+        let targets: Vec<f64> = rows.iter().map(|r| r.root).collect();
+        let distance = violation(&relative(rows.iter(), design), &targets, &design.coefficients);
         checks.that(Rule::CalibrationFit, distance.is_some_and(|d| d <= OPTIMAL), || {
             format!("{place} design {index}: it is no minimum: relative gradient {distance:?}")
         });
@@ -209,8 +254,10 @@ fn leave_out(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &
     let mut derived: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
     for shape in &shapes {
         for (index, design) in calibration.designs.iter().enumerate() {
-            let training = relative(rows.iter().filter(|r| r.shape != *shape), design);
-            let minimum = nonnegative(&training, design.terms.len());
+            let others = || rows.iter().filter(move |r| r.shape != *shape);
+            let targets: Vec<f64> = others().map(|r| r.root).collect();
+            let training = relative(others(), design);
+            let minimum = nonnegative(&training, &targets, design.terms.len());
             let Some(minimum) = minimum.filter(|m| m.unique) else {
                 let why = format!("{place} design {index}: without {shape} it isn't unique");
                 checks.note(Rule::CalibrationFolds, why.clone());
@@ -339,15 +386,20 @@ fn derived_confidence(
 ) -> Option<Confidence> {
     let level = calibration.confidence.level;
     let known: Vec<usize> = (0..rows.len()).filter(|i| held_out[*i] > 0.0).collect();
-    let ratios: Vec<f64> = known.iter().map(|i| rows[*i].label / held_out[*i]).collect();
+    // Labels that were disturbed say nothing of the model, unless there are no others; for the
+    // guard they count.
+    let some = rows.iter().any(Row::steady);
+    let steady: Vec<usize> = known.iter().copied().filter(|i| !some || rows[*i].steady()).collect();
+    let ratios: Vec<f64> = steady.iter().map(|i| rows[*i].label / held_out[*i]).collect();
     let inverse: Vec<f64> = ratios.iter().map(|r| 1.0 / r).collect();
     let share = (1.0 + level) / 2.0;
-    let picks = picks(rows, &known, held_out);
+    let quiet = picks(rows, &steady, held_out);
     let slacks: Vec<f64> =
-        picks.iter().map(|(pick, best)| held_out[*best] / held_out[*pick]).collect();
+        quiet.iter().map(|(pick, best)| held_out[*best] / held_out[*pick]).collect();
     // Predicted and measured gain of the pick over the incumbent.
+    let picks = picks(rows, &known, held_out);
     let pairs = calibration.incumbents.iter().filter_map(|incumbent| {
-        let row = rows.get(*incumbent)?;
+        let row = rows.get(*incumbent).filter(|_| held_out[*incumbent] > 0.0)?;
         let (pick, _) = picks.iter().find(|(pick, _)| rows[*pick].case == row.case)?;
         Some((held_out[*incumbent] / held_out[*pick], row.label / rows[*pick].label))
     });

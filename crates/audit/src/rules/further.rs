@@ -23,7 +23,7 @@ pub struct Due {
 
 /// How far the quarter of the values of rounds on either side of the label's quantile lie apart,
 /// relative to the label.
-fn spread(rounds: &[Timing], metric: Metric, q: f64) -> Option<f64> {
+pub(super) fn spread(rounds: &[Timing], metric: Metric, q: f64) -> Option<f64> {
     let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.value(r)).collect();
     let values = values?;
     Some((quantile(&values, q + 0.25)? - quantile(&values, q - 0.25)?) / quantile(&values, q)?)

@@ -66,6 +66,8 @@ struct Row {
     shape: String,
     candidate: usize,
     label: f64,
+    /// How far its rounds lie apart, or the middle one of its case's candidates where that is more.
+    spread: f64,
     inputs: Vec<f64>,
     /// Values of the terms.
     x: Vec<f64>,
@@ -75,9 +77,22 @@ fn floats(value: &Value) -> Vec<f64> {
     value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
 }
 
+fn spread(trial: &Value) -> f64 {
+    measure::spread(&trial["rounds"])
+}
+
+impl Row {
+    fn weight(&self) -> f64 {
+        1.0 / (1.0 + (self.spread / 0.1).powi(2))
+    }
+}
+
 fn rows(searches: &[&Value]) -> Vec<Row> {
     let mut out = Vec::new();
     for search in searches {
+        let valid = search["trials"].as_array().unwrap().iter();
+        let valid = valid.filter(|t| t["outcome"] == "valid");
+        let middle = quantile(valid.map(spread).collect(), 0.5);
         for (candidate, trial) in search["trials"].as_array().unwrap().iter().enumerate() {
             if trial["outcome"] != "valid" {
                 continue;
@@ -89,6 +104,7 @@ fn rows(searches: &[&Value]) -> Vec<Row> {
                 shape: shape.join("x"),
                 candidate,
                 label: trial["label_us"].as_f64().unwrap(),
+                spread: spread(trial).max(middle),
                 inputs: floats(&search["candidates"][candidate]["inputs"]),
                 x: values(
                     search["family"].as_str().unwrap(),
@@ -104,13 +120,17 @@ fn rows(searches: &[&Value]) -> Vec<Row> {
 fn fit(rows: &[&Row], design: &[usize]) -> Vec<f64> {
     let n = design.len();
     let scale: Vec<f64> = (0..n)
-        .map(|j| rows.iter().map(|r| (r.x[design[j]] / r.label).powi(2)).sum::<f64>().sqrt())
+        .map(|j| {
+            let square = |r: &&Row| r.weight() * (r.x[design[j]] / r.label).powi(2);
+            rows.iter().map(square).sum::<f64>().sqrt()
+        })
         .collect();
-    let a = |r: &Row, j: usize| r.x[design[j]] / r.label / scale[j];
+    let root = |r: &Row| r.weight().sqrt();
+    let a = |r: &Row, j: usize| root(r) * r.x[design[j]] / r.label / scale[j];
     let gram: Vec<Vec<f64>> = (0..n)
         .map(|i| (0..n).map(|j| rows.iter().map(|r| a(r, i) * a(r, j)).sum()).collect())
         .collect();
-    let target: Vec<f64> = (0..n).map(|j| rows.iter().map(|r| a(r, j)).sum()).collect();
+    let target: Vec<f64> = (0..n).map(|j| rows.iter().map(|r| root(r) * a(r, j)).sum()).collect();
     let mut c = vec![0.0; n];
     for _ in 0..100_000 {
         for j in 0..n {
@@ -211,6 +231,16 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
             (held[*i] / held[p], rows[*i].label / rows[p].label)
         })
         .collect();
+    // Interval and slack are set on labels that weren't disturbed, unless all were.
+    let some = rows.iter().any(|r| r.weight() >= 0.5);
+    let steady = |i: usize| !some || rows[i].weight() >= 0.5;
+    for own in cases.values_mut() {
+        own.retain(|(i, _)| steady(*i));
+    }
+    let count = cases.len();
+    cases.retain(|_, own| !own.is_empty());
+    let picks: Vec<(usize, usize)> =
+        cases.values().map(|own| (pick(own, |i| held[i]), pick(own, |i| rows[i].label))).collect();
     // The first margin of 1.01 and up that accepts at most one loser in twenty.
     let mut margins: Vec<f64> = gains.iter().map(|g| g.0.max(1.01)).chain([1.01]).collect();
     margins.sort_by(f64::total_cmp);
@@ -222,6 +252,7 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         })
         .unwrap();
     let ratio = |i: usize| rows[i].label / held[i];
+    let known = || (0..rows.len()).filter(|i| steady(*i));
     let ranges: BTreeMap<&str, [f64; 2]> = names
         .iter()
         .enumerate()
@@ -232,10 +263,14 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         .collect();
     let fit_rows: Vec<Value> = rows
         .iter()
-        .map(|r| json!({"case": r.case, "candidate": r.candidate, "label_us": r.label}))
+        .map(|r| {
+            let (case, candidate) = (&r.case, r.candidate);
+            json!({"case": case, "candidate": candidate, "label_us": r.label, "spread": r.spread})
+        })
         .collect();
-    let text: String =
-        rows.iter().map(|r| format!("{},{},{}\n", r.case, r.candidate, json!(r.label))).collect();
+    let line =
+        |r: &Row| format!("{},{},{},{}\n", r.case, r.candidate, json!(r.label), json!(r.spread));
+    let text: String = rows.iter().map(line).collect();
     let terms: Vec<Value> = terms(family)
         .iter()
         .zip(&coefficients)
@@ -252,10 +287,10 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         "designs": designs,
         "confidence": {
             "level": 0.9,
-            "low": (1.0 / rank((0..rows.len()).map(|i| 1.0 / ratio(i)).collect(), 0.95)).min(1.0),
-            "high": rank((0..rows.len()).map(ratio).collect(), 0.95).max(1.0),
+            "low": (1.0 / rank(known().map(|i| 1.0 / ratio(i)).collect(), 0.95)).min(1.0),
+            "high": rank(known().map(ratio).collect(), 0.95).max(1.0),
             "slack": quantile(picks.iter().map(|(p, b)| held[*b] / held[*p]).collect(), 0.9),
-            "margin": margin, "ranges": ranges, "rows": rows.len(), "cases": cases.len(),
+            "margin": margin, "ranges": ranges, "rows": rows.len(), "cases": count,
             "shapes": shapes.len(),
         },
         "code_sha256": sha("code"), "data_sha256": sha(text),

@@ -31,6 +31,18 @@ pub struct Design {
     pub rows: Vec<Vec<f64>>,
 }
 
+/// Spread of a label's repetitions at which its row counts half.
+pub const STEADY: f64 = 0.1;
+
+/// What a row counts in a fit whose label comes from repetitions that lie so far apart, relative to
+/// the label: 1 / (1 + (spread / [`STEADY`])²). A label that was disturbed
+/// while it was measured says little, and a case that was disturbed from its first candidate to its
+/// last shouldn't bend the fit of all others.
+pub fn weight(spread: f64) -> f64 {
+    let relative = spread / STEADY;
+    1.0 / (1.0 + relative * relative)
+}
+
 /// What is held out together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
@@ -56,6 +68,9 @@ pub enum DataError {
     /// A row with another number of features, or one that isn't finite.
     #[error("design `{design}`, row {row}: needs {features} finite feature values")]
     Features { design: String, row: usize, features: usize },
+    /// Weights that don't fit the rows.
+    #[error("row {row}: the weights must be over 0 and at most 1, one for each of {rows} rows")]
+    Weights { row: usize, rows: usize },
     /// Too few groups to hold one out.
     #[error("{groups} group(s) to hold out; at least 2 are needed")]
     Groups { groups: usize },
@@ -81,6 +96,7 @@ pub enum DataError {
 pub struct Dataset {
     samples: Vec<Sample>,
     designs: Vec<Design>,
+    weights: Vec<f64>,
 }
 
 impl Dataset {
@@ -118,7 +134,27 @@ impl Dataset {
                 }
             }
         }
-        Ok(Dataset { samples, designs })
+        let weights = vec![1.0; samples.len()];
+        Ok(Dataset { samples, designs, weights })
+    }
+
+    /// The same rows with a weight each, over 0 and at most 1 ([`weight`]); without, all count 1.
+    ///
+    /// # Errors
+    /// [`DataError::Weights`] names the first row whose weight is missing or out of range.
+    pub fn weighted(self, weights: Vec<f64>) -> Result<Self, DataError> {
+        let rows = self.samples.len();
+        let wrong = weights.iter().position(|w| !(*w > 0.0 && *w <= 1.0));
+        let missing = (weights.len() != rows).then_some(weights.len().min(rows));
+        match wrong.or(missing) {
+            Some(row) => Err(DataError::Weights { row, rows }),
+            None => Ok(Dataset { weights, ..self }),
+        }
+    }
+
+    /// Whether a row's repetitions lie no further apart than [`STEADY`]: it counts at least half.
+    pub fn steady(&self, row: usize) -> bool {
+        self.weights.get(row).is_some_and(|w| *w >= 0.5)
     }
 
     /// The samples.
@@ -138,7 +174,7 @@ impl Dataset {
     pub fn relabelled(&self, labels: &[f64]) -> Result<Dataset, DataError> {
         let samples = self.samples.iter().zip(labels);
         let samples = samples.map(|(s, label)| Sample { label: *label, ..s.clone() });
-        Dataset::new(samples.collect(), self.designs.clone())
+        Dataset::new(samples.collect(), self.designs.clone())?.weighted(self.weights.clone())
     }
 
     /// Every row number.
@@ -171,17 +207,51 @@ impl Dataset {
         groups.into_iter().map(|(k, v)| (k.clone(), v)).collect()
     }
 
-    /// Features of the given rows divided by their labels, so that least squares against ones
-    /// minimises the relative error.
+    /// What [`Dataset::relative`] is fitted to: the square roots of the rows' weights.
+    pub(super) fn targets(&self, rows: &[usize]) -> Vec<f64> {
+        rows.iter().map(|r| self.weights[*r].sqrt()).collect()
+    }
+
+    /// Features of the given rows divided by their labels, times the square roots of their weights,
+    /// so that least squares against these roots minimises the weighted relative error.
     pub(super) fn relative(&self, design: usize, rows: &[usize]) -> Result<Matrix, DataError> {
         let d = &self.designs[design];
-        let columns = (0..d.features.len())
-            .map(|j| rows.iter().map(|r| d.rows[*r][j] / self.samples[*r].label).collect())
-            .collect();
+        let value =
+            |r: &usize, j: usize| self.weights[*r].sqrt() * d.rows[*r][j] / self.samples[*r].label;
+        let columns =
+            (0..d.features.len()).map(|j| rows.iter().map(|r| value(r, j)).collect()).collect();
         Matrix::from_columns(columns).map_err(|e| DataError::Features {
             design: d.name.clone(),
             row: e.found,
             features: d.features.len(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_counts_half_where_its_repetitions_are_ten_percent_apart() {
+        assert_eq!((weight(0.0), weight(STEADY)), (1.0, 0.5));
+        assert!(weight(1.6) < 0.004 && weight(1.6) > 0.0);
+        let one = |label| Sample { label, ..Sample::default() };
+        let design = Design {
+            name: "one".to_string(),
+            features: vec!["one".to_string()],
+            rows: vec![vec![1.0]; 3],
+        };
+        let data = Dataset::new(vec![one(1.0), one(1.0), one(2.0)], vec![design]).unwrap();
+        assert!((0..3).all(|row| data.steady(row)) && !data.steady(3));
+        let weights = |spreads: [f64; 3]| spreads.map(weight).to_vec();
+        let some = data.clone().weighted(weights([0.0, 0.1, 0.101])).unwrap();
+        assert_eq!([0, 1, 2].map(|row| some.steady(row)), [true, true, false]);
+        for (wrong, row) in
+            [(vec![1.0, 0.5], 2), (vec![1.0, 0.0, 1.0], 1), (vec![1.0, 1.0, f64::NAN], 2)]
+        {
+            let error = data.clone().weighted(wrong).unwrap_err();
+            assert_eq!(error, DataError::Weights { row, rows: 3 });
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Fitting and choosing by regret.
 //!
-//! The fit minimises Σ(prediction/label − 1)² with nonnegative coefficients. A design is chosen
+//! The fit minimises Σ weight·(prediction/label − 1)² with nonnegative coefficients. A design is chosen
 //! by the *regret* of its picks on held-out groups, not by its fit error: what counts is which
 //! candidate a model picks. The nested protocol repeats that choice inside every outer fold, so
 //! that the reported regret owes nothing to the held-out labels.
@@ -24,7 +24,7 @@ pub struct Fitted {
     pub design: usize,
     /// One nonnegative coefficient per feature.
     pub coefficients: Vec<f64>,
-    /// √(mean (prediction/label − 1)²) over the training rows.
+    /// √(weighted mean (prediction/label − 1)²) over the training rows.
     pub relative_rmse: f64,
 }
 
@@ -41,11 +41,13 @@ impl Fitted {
 /// [`DataError`] when there is nothing to fit.
 pub fn fit(data: &Dataset, design: usize, rows: &[usize]) -> Result<Fitted, DataError> {
     let matrix = data.relative(design, rows)?;
-    let solution = nnls::solve(&matrix, &vec![1.0; rows.len()])?;
+    let targets = data.targets(rows);
+    let solution = nnls::solve(&matrix, &targets)?;
+    let weights: f64 = targets.iter().map(|root| root * root).sum();
     Ok(Fitted {
         design,
         coefficients: solution.coefficients,
-        relative_rmse: (solution.loss / rows.len() as f64).sqrt(),
+        relative_rmse: (solution.loss / weights).sqrt(),
     })
 }
 

@@ -64,7 +64,8 @@ pub fn margin_by_losses(training: &[GuardCase]) -> f64 {
 }
 
 /// Training cases of a model by its held-out predictions: in every case the incumbent's row
-/// against the model's pick. Without incumbents the best constant rule is the incumbent.
+/// against the model's pick. Without incumbents the best constant rule is the incumbent. Rows
+/// without a positive prediction take no part.
 pub fn training_cases(data: &Dataset, predictions: &[f64], incumbents: &[usize]) -> Vec<GuardCase> {
     let rows: Vec<usize> = data.all().into_iter().filter(|r| predictions[*r] > 0.0).collect();
     let incumbents: Vec<usize> = if incumbents.is_empty() {
@@ -77,6 +78,9 @@ pub fn training_cases(data: &Dataset, predictions: &[f64], incumbents: &[usize])
     let mut cases = Vec::new();
     for incumbent in incumbents {
         let Some(sample) = data.samples().get(incumbent) else { continue };
+        if !rows.contains(&incumbent) {
+            continue;
+        }
         let Some(pick) = picks.iter().find(|p| p.case == sample.case) else { continue };
         cases.push(GuardCase {
             case: sample.case.clone(),

@@ -24,7 +24,7 @@ pub mod service;
 pub mod whole_launch;
 
 pub use code::code_hash;
-pub use data::{DataError, Dataset, Design, Sample, Split};
+pub use data::{DataError, Dataset, Design, STEADY, Sample, Split, weight};
 pub use evaluation::{Evaluation, nested_constant, preference};
 pub use fit::{
     Fitted, OuterFold, Pick, Strategy, fit, frozen, leave_one_out, mean, nested, picks, picks_by,

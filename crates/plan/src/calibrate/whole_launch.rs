@@ -230,14 +230,16 @@ pub fn interval(mut ratios: Vec<f64>) -> [f64; 2] {
     [low.min(1.0), high.max(1.0)]
 }
 
-/// The share of held-out labels inside an interval that was made without their own fold.
+/// The share of held-out labels inside an interval that was made without their own fold. Rows that
+/// were disturbed while they were measured make no interval.
 pub fn coverage(data: &Dataset, folds: &[OuterFold]) -> f64 {
     let ratio = |(row, prediction): &(usize, f64)| data.samples()[*row].label / prediction;
     let (mut inside, mut all) = (0usize, 0usize);
     for (i, fold) in folds.iter().enumerate() {
         let others = folds.iter().enumerate().filter(|(j, _)| *j != i);
-        let [low, high] =
-            interval(others.flat_map(|(_, f)| f.predictions.iter().map(ratio)).collect());
+        let steady =
+            others.flat_map(|(_, f)| f.predictions.iter().filter(move |p| data.steady(p.0)));
+        let [low, high] = interval(steady.map(ratio).collect());
         all += fold.predictions.len();
         inside += fold.predictions.iter().map(ratio).filter(|r| (low..=high).contains(r)).count();
     }
@@ -255,6 +257,15 @@ fn confidence(
     for (row, prediction) in folds.iter().flat_map(|f| &f.predictions) {
         predictions[*row] = *prediction;
     }
+    // In doubt the guard keeps the incumbent: disturbed labels count for it too.
+    let margin = guard::margin_by_losses(&guard::training_cases(data, &predictions, incumbents));
+    // Labels that were disturbed say nothing of the model, unless there are no others.
+    let disturbed: Vec<usize> = data.all().into_iter().filter(|r| !data.steady(*r)).collect();
+    if disturbed.len() < predictions.len() {
+        for row in disturbed {
+            predictions[row] = f64::NAN;
+        }
+    }
     let held: Vec<usize> = data.all().into_iter().filter(|r| predictions[*r] > 0.0).collect();
     let label = |row: usize| data.samples()[row].label;
     let ratios = held.iter().map(|r| label(*r) / predictions[*r]).collect();
@@ -270,7 +281,6 @@ fn confidence(
         .collect();
     slacks.sort_by(f64::total_cmp);
 
-    let margin = guard::margin_by_losses(&guard::training_cases(data, &predictions, incumbents));
     let ranges = (0..family.inputs().len()).map(|i| {
         let column = || rows.iter().map(|r| r[i]);
         [column().fold(f64::INFINITY, f64::min), column().fold(0.0, f64::max)]

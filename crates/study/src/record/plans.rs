@@ -19,6 +19,10 @@ pub struct CalibrationRow {
     pub candidate: usize,
     /// Its label.
     pub label_us: f64,
+    /// How far the rounds of the label lie apart, from which its weight follows; absent in older
+    /// records, where every row counts alike.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
 }
 
 /// A fit that a model is the mean of: some of the model's terms with the coefficients of this fit.

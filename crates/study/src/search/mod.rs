@@ -281,6 +281,16 @@ pub fn case_spread(file: &SearchFile) -> Option<f64> {
     (!spreads.is_empty()).then(|| crate::stats::median(&spreads))
 }
 
+/// How far the rounds of a candidate lie apart, or those of its case where they do further; 0 where
+/// that isn't known.
+pub fn spread(file: &SearchFile, candidate: usize) -> f64 {
+    let trial = file.trials.get(candidate);
+    let own = trial
+        .and_then(|t| round::spread_of(&t.rounds, file.selection.metric, file.protocol.quantile()));
+    let known = [own, case_spread(file)].into_iter().flatten().filter(|s| s.is_finite());
+    known.fold(0.0, f64::max)
+}
+
 /// Labels of a search by case and candidate, for those who want them by name.
 pub fn labels_by_plan(file: &SearchFile) -> BTreeMap<usize, f64> {
     file.labels().filter_map(|(c, l)| file.candidates.get(c).map(|x| (x.plan, l))).collect()
