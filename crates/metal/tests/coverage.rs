@@ -73,6 +73,7 @@ fn cases_are_what_the_engine_lowers() {
                 policy: Some(policy::by_name(case.policy, None).unwrap().into()),
                 space: case.space.clone(),
                 sizes: case.dims.clone(),
+                ..PlanOptions::default()
             };
             let plan = Plan::new(&case.program, &target, &options).unwrap();
             let winner = plan.ranking.order[0];
