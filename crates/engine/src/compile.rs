@@ -217,6 +217,15 @@ impl Compiled {
 /// How a plan without candidates is described.
 const GENERAL: &str = "general lowering, slow";
 
+/// The first candidate in rank whose code spills, for the case that the next ones spill too.
+struct Spilling {
+    candidate: usize,
+    launches: Vec<Kernel>,
+    executable: Box<dyn Executable>,
+    /// How many candidates had been rejected before it.
+    before: usize,
+}
+
 fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
     plan.require()?;
     if plan.general.is_some() {
@@ -226,9 +235,7 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
         return join(plan, None, GENERAL, Vec::new(), lowered.launches, executable);
     }
     let mut rejected: Vec<RejectedPlan> = Vec::new();
-    // The first in rank whose code spills, for the case that the next do too, and what had been
-    // rejected before it.
-    let mut spilling: Option<(usize, Vec<Kernel>, Box<dyn Executable>, usize)> = None;
+    let mut spilling: Option<Spilling> = None;
     let mut spilled = 0;
     for &candidate in &plan.ranking.order {
         if spilled == TRIES {
@@ -264,12 +271,13 @@ fn compile(plan: &Plan, device: &dyn Device) -> Result<Compiled, EngineError> {
             let detail = format!("as compiled, a thread spills {spills} bytes");
             reject(PlanRule::ResourceSpills.name().to_string(), detail);
             spilled += 1;
-            spilling.get_or_insert((candidate, lowered.launches, executable, before));
+            let launches = lowered.launches;
+            spilling.get_or_insert(Spilling { candidate, launches, executable, before });
             continue;
         }
         return join(plan, Some(candidate), GENERAL, rejected, lowered.launches, executable);
     }
-    if let Some((candidate, launches, executable, before)) = spilling {
+    if let Some(Spilling { candidate, launches, executable, before }) = spilling {
         rejected.truncate(before);
         return join(plan, Some(candidate), GENERAL, rejected, launches, executable);
     }

@@ -148,8 +148,9 @@ fn the_table_is_part_of_the_key() {
 
 #[test]
 fn a_compilation_that_spills_gives_way_and_is_reported() {
-    let cases: [(fn(usize) -> bool, usize, usize); 3] =
-        [(|_| false, 0, 0), (|n| n < 2, 2, 2), (|_| true, 0, 0)];
+    // Which candidates spill, which one is chosen, how many are rejected.
+    type Case = (fn(usize) -> bool, usize, usize);
+    let cases: [Case; 3] = [(|_| false, 0, 0), (|n| n < 2, 2, 2), (|_| true, 0, 0)];
     for (spills, chosen, rejected) in cases {
         let engine = engine(spills);
         let plan = engine.plan(&softmax(), &PlanOptions::default()).unwrap();
