@@ -4,7 +4,7 @@ use crate::canonical::sha256;
 use crate::error::StudyError;
 use crate::import::training::{Training, TrainingRow};
 use crate::record::{CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, SearchFile};
-use crate::search::spread;
+use crate::search::spreads;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tilewright_plan::Target;
@@ -159,18 +159,18 @@ pub fn training(family: Family, target: &str, searches: &[&SearchFile]) -> Train
 /// # Errors
 /// The data aren't those of the searches.
 pub fn weighted(data: Dataset, searches: &[&SearchFile]) -> Result<Dataset, DataError> {
-    let spreads = searches.iter().flat_map(|s| s.labels().map(|(c, _)| spread(s, c)));
-    data.weighted(spreads.map(weight).collect())
+    data.weighted(searches.iter().flat_map(|s| spreads(s)).map(weight).collect())
 }
 
 fn rows(searches: &[&SearchFile]) -> Vec<CalibrationRow> {
     let mut rows = Vec::new();
     for search in searches {
-        rows.extend(search.labels().map(|(candidate, label_us)| CalibrationRow {
+        let labels = search.labels().zip(spreads(search));
+        rows.extend(labels.map(|((candidate, label_us), spread)| CalibrationRow {
             case: search.case.id.clone(),
             candidate,
             label_us,
-            spread: Some(spread(search, candidate)),
+            spread: Some(spread),
         }));
     }
     rows

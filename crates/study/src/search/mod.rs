@@ -281,14 +281,17 @@ pub fn case_spread(file: &SearchFile) -> Option<f64> {
     (!spreads.is_empty()).then(|| crate::stats::median(&spreads))
 }
 
-/// How far the rounds of a candidate lie apart, or those of its case where they do further; 0 where
-/// that isn't known.
-pub fn spread(file: &SearchFile, candidate: usize) -> f64 {
-    let trial = file.trials.get(candidate);
-    let own = trial
-        .and_then(|t| round::spread_of(&t.rounds, file.selection.metric, file.protocol.quantile()));
-    let known = [own, case_spread(file)].into_iter().flatten().filter(|s| s.is_finite());
-    known.fold(0.0, f64::max)
+/// For each label, in their order: how far the rounds of its candidate lie apart, or those of its
+/// case where they do further; 0 where that isn't known.
+pub fn spreads(file: &SearchFile) -> Vec<f64> {
+    let (metric, q) = (file.selection.metric, file.protocol.quantile());
+    let case = case_spread(file);
+    let of = |candidate| {
+        let trial = file.trials.get::<usize>(candidate);
+        let own = trial.and_then(|t| round::spread_of(&t.rounds, metric, q));
+        [own, case].into_iter().flatten().filter(|s| s.is_finite()).fold(0.0, f64::max)
+    };
+    file.labels().map(|(candidate, _)| of(candidate)).collect()
 }
 
 /// Labels of a search by case and candidate, for those who want them by name.
