@@ -11,11 +11,12 @@ use crate::plan::Plan;
 use crate::signature::{MAX_ITEMS, Signature, Sizes};
 use crate::tensor::{Input, Output};
 use crate::tolerance::{Comparison, Tolerance};
+use std::sync::Arc;
 use tilewright_ir::DType;
 use tilewright_ir::facts::{Facts, Family};
 use tilewright_ir::interp::{self, Bindings, Outputs};
 use tilewright_ir::program::{Access, Op, Program, TensorId};
-use tilewright_runtime::{Buffer, DeviceBuffer, memory};
+use tilewright_runtime::{Buffer, DeviceBuffer, Queue, memory};
 
 /// Sizes and scalars of one launch, by name.
 #[derive(Clone, Debug, Default)]
@@ -193,14 +194,14 @@ pub fn run_checked(
     inputs: Vec<Buffer>,
     initial: Vec<Buffer>,
 ) -> Result<CheckedRun, EngineError> {
-    let program = &compiled.plan().program;
-    let compile = || Ok(compiled.clone());
-    let signature = compiled.handle().signature();
-    checked(compile, program, signature, values, inputs, initial).map(|(_, run)| run)
+    let (program, signature) = (&compiled.plan().program, compiled.handle().signature());
+    let queue = compiled.handle().executable().queue().cloned();
+    let tensors = Tensors { program, signature, values, inputs, initial, queue };
+    checked(|| Ok(compiled.clone()), tensors).map(|(_, run)| run)
 }
 
-/// Compiles a plan, runs once and checks everything, as [`run_checked`]; the oracle works while the
-/// plan is compiled.
+/// Compiles a plan, runs once and checks everything, as [`run_checked`]; the oracle works, and the
+/// tensors are brought to the device, while the plan is compiled.
 ///
 /// # Errors
 /// As [`Engine::compile`] and [`run_checked`].
@@ -213,33 +214,51 @@ pub fn compile_checked(
 ) -> Result<(Compiled, CheckedRun), EngineError> {
     // Nothing is computed for a plan that can't be compiled.
     plan.require()?;
-    let signature = Signature::of(&plan.program)?;
-    checked(|| engine.compile(plan), &plan.program, &signature, values, inputs, initial)
+    let signature = &Signature::of(&plan.program)?;
+    let queue = engine.device().queue().cloned();
+    let tensors = Tensors { program: &plan.program, signature, values, inputs, initial, queue };
+    checked(|| engine.compile(plan), tensors)
 }
 
-/// The oracle on a thread of its own beside compilation and launch.
-fn checked(
-    compile: impl FnOnce() -> Result<Compiled, EngineError>,
-    program: &Program,
-    signature: &Signature,
-    values: &LaunchValues,
+/// What a checked run is given: see [`run_checked`].
+struct Tensors<'a> {
+    program: &'a Program,
+    signature: &'a Signature,
+    values: &'a LaunchValues,
     inputs: Vec<Buffer>,
     initial: Vec<Buffer>,
+    /// Of the device, where it has memory of its own.
+    queue: Option<Arc<dyn Queue>>,
+}
+
+/// The oracle and the way of the tensors to the device, each on a thread of its own beside
+/// compilation.
+fn checked(
+    compile: impl FnOnce() -> Result<Compiled, EngineError>,
+    tensors: Tensors<'_>,
 ) -> Result<(Compiled, CheckedRun), EngineError> {
-    check_memory(signature, values)?;
-    let bindings = bindings(program, values, &inputs, &initial)?;
+    let Tensors { program, values, .. } = tensors;
+    check_memory(tensors.signature, values)?;
+    let bindings = bindings(program, values, &tensors.inputs, &tensors.initial)?;
     std::thread::scope(|scope| {
         let oracle = scope.spawn(|| magnitude(program, &bindings));
-        let outcome = compile().and_then(|compiled| {
-            let launched = launched::launch(&compiled, values, inputs, initial)?;
+        let staged = scope.spawn(|| launched::stage(tensors));
+        let compiled = compile();
+        let launched = joined(staged).and_then(|staged| {
+            let compiled = compiled?;
+            let launched = staged.launch(&compiled, values)?;
             Ok((compiled, launched))
         });
-        // A panic of the oracle is handed on.
-        let reference = oracle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let (compiled, launched) = outcome?;
+        let reference = joined(oracle)?;
+        let (compiled, launched) = launched?;
         let run = launched.judge(&compiled, &reference, values);
         Ok((compiled, run))
     })
+}
+
+/// A thread's outcome; a panic there goes on here.
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// Runs once and checks everything against a reference that is at hand, in launch order.
@@ -253,8 +272,10 @@ pub fn run_against(
     inputs: Vec<Buffer>,
     initial: Vec<Buffer>,
 ) -> Result<CheckedRun, EngineError> {
-    let launched = launched::launch(compiled, values, inputs, initial)?;
-    Ok(launched.judge(compiled, reference, values))
+    let (program, signature) = (&compiled.plan().program, compiled.handle().signature());
+    let queue = compiled.handle().executable().queue().cloned();
+    let staged = launched::stage(Tensors { program, signature, values, inputs, initial, queue })?;
+    Ok(staged.launch(compiled, values)?.judge(compiled, reference, values))
 }
 
 /// Launches with buffers.

@@ -12,7 +12,7 @@
 //! Half a step of the output's subnormal numbers is always allowed, for that is what rounding a
 //! result in that range costs.
 
-use tilewright_ir::DType;
+use tilewright_ir::{DType, parallel};
 
 /// A tolerance as a function of the reference and of the error scale E.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -112,9 +112,6 @@ pub struct Comparison {
     pub first_failure: Option<(u64, f64, f64, f64)>,
 }
 
-/// Elements from which a second thread is worth its start.
-const PARALLEL: usize = 1 << 17;
-
 /// Compares every element. The slices have one length.
 pub fn compare(
     tolerance: &Tolerance,
@@ -134,27 +131,13 @@ pub fn compare(
         outcome.failures = outcome.elements.max(1);
         return outcome;
     }
-    let most = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let threads = (reference.len() / PARALLEL).clamp(1, most);
-    let part = reference.len().div_ceil(threads).max(1);
-    let parts = actual.chunks(part).zip(reference.chunks(part)).zip(scale.chunks(part));
-    let parts: Vec<Part> = if threads == 1 {
-        parts.map(|((a, r), s)| Part::of(tolerance, a, r, s)).collect()
-    } else {
-        std::thread::scope(|scope| {
-            let running: Vec<_> = parts
-                .map(|((a, r), s)| scope.spawn(move || Part::of(tolerance, a, r, s)))
-                .collect();
-            // A part that panicked hands its panic on.
-            let join = |part: std::thread::ScopedJoinHandle<'_, Part>| {
-                part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            running.into_iter().map(join).collect()
-        })
-    };
+    let parts = parallel::parts(reference, |first, reference| {
+        let here = first..first + reference.len();
+        (first, Part::of(tolerance, &actual[here.clone()], reference, &scale[here]))
+    });
     // In order, so that the result is the same for any number of threads.
     let mut largest: Option<(f64, f64)> = None;
-    for (number, found) in parts.into_iter().enumerate() {
+    for (first, found) in parts {
         if let Some((error, _)) = found.largest
             && largest.is_none_or(|(most, _)| error > most)
         {
@@ -163,7 +146,7 @@ pub fn compare(
         outcome.worst_ratio = outcome.worst_ratio.max(found.worst_ratio);
         outcome.failures += found.failures;
         if outcome.first_failure.is_none() {
-            let first = (number * part) as u64;
+            let first = first as u64;
             outcome.first_failure = found.first_failure.map(|(i, a, r, b)| (first + i, a, r, b));
         }
     }
@@ -270,11 +253,11 @@ mod tests {
 
     #[test]
     fn many_elements_are_compared_in_parts_as_few_are() {
-        let n = 3 * PARALLEL + 17;
+        let n = 3 * parallel::LEAST + 17;
         let reference: Vec<f64> = (0..n).map(|i| 1.0 + i as f64 * 1e-6).collect();
         let scale = vec![0.0; n];
         let mut actual = reference.clone();
-        let wrong = [n - 5, 2 * PARALLEL + 1, 70];
+        let wrong = [n - 5, 2 * parallel::LEAST + 1, 70];
         for (k, at) in wrong.into_iter().enumerate() {
             actual[at] += 1.0 + k as f64;
         }

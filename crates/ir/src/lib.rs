@@ -7,6 +7,7 @@ pub mod facts;
 pub mod interp;
 pub mod ops;
 pub mod oracle;
+pub mod parallel;
 pub mod program;
 pub mod text;
 pub mod types;

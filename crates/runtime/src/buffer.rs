@@ -7,7 +7,7 @@ use crate::memory;
 use half::{bf16, f16};
 use std::alloc::{Layout, alloc, dealloc};
 use std::ptr::NonNull;
-use tilewright_ir::DType;
+use tilewright_ir::{DType, parallel};
 
 /// Alignment of the first element, in bytes.
 pub const ALIGN: usize = 64;
@@ -169,7 +169,11 @@ impl Buffer {
     pub fn to_f64(&self) -> Vec<f64> {
         fn read<T: Element>(buffer: &Buffer) -> Vec<f64> {
             match buffer.as_slice::<T>() {
-                Ok(slice) => slice.iter().map(|x| x.to_f64()).collect(),
+                Ok(slice) => {
+                    let mut values = vec![0.0; slice.len()];
+                    parallel::convert(slice, &mut values, |x| x.to_f64());
+                    values
+                }
                 Err(_) => Vec::new(),
             }
         }
@@ -192,9 +196,7 @@ impl Buffer {
             return Err(RuntimeError::Length { has: self.len, asked: values.len() });
         }
         fn write<T: Element>(buffer: &mut Buffer, values: &[f64]) -> Result<(), RuntimeError> {
-            for (element, x) in buffer.as_mut_slice::<T>()?.iter_mut().zip(values) {
-                *element = T::from_f64(*x);
-            }
+            parallel::convert(values, buffer.as_mut_slice::<T>()?, |x| T::from_f64(*x));
             Ok(())
         }
         match self.dtype {

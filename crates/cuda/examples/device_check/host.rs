@@ -3,7 +3,7 @@
 use cudarc::driver::result;
 use std::time::Instant;
 use tilewright_cuda::{CudaDevice, PtxTarget, emit};
-use tilewright_engine::check::{LaunchValues, compile_checked};
+use tilewright_engine::check::{self, LaunchValues, compile_checked};
 use tilewright_engine::{Engine, LaunchOptions, Plan, PlanOptions, inputs};
 use tilewright_ir::DType;
 use tilewright_ir::ops::OpRequest;
@@ -35,6 +35,25 @@ pub fn host(device: CudaDevice) -> Result<(), Error> {
         "softmax 1024x4096 f32: planned after {planned:.1} ms, checked ({}) after {checked:.1} ms",
         run.report.passed()
     );
+
+    // Its parts, each alone: what runs at the same time above.
+    let ms = |start: Instant| start.elapsed().as_secs_f64() * 1e3;
+    for _ in 0..2 {
+        let contents = inputs::random(&program, &none, 1)?;
+        let start = Instant::now();
+        let compiled = engine.compile(&plan)?;
+        let assembled = ms(start);
+        let start = Instant::now();
+        let reference = check::reference(&program, &none, &contents.inputs, &contents.initial)?;
+        let known = ms(start);
+        let start = Instant::now();
+        check::run_against(&compiled, &reference, &none, contents.inputs, contents.initial)?;
+        println!(
+            "  alone: assembled in {assembled:.1} ms, oracle {known:.1} ms, copies there and back \
+             with launch and comparison {:.1} ms",
+            ms(start)
+        );
+    }
 
     // PTX generation.
     let mut times = Vec::new();

@@ -1,16 +1,19 @@
 //! The launch of a checked run: poisoned outputs, guard zones, and what is seen of them afterwards.
 
-use super::{CheckReport, CheckedRun, LaunchValues, OutputCheck, ResidentTensors, tolerance};
+use super::{CheckReport, CheckedRun, LaunchValues, OutputCheck, ResidentTensors};
+use super::{Tensors, tolerance};
 use super::{launch as launch_on_host, launch_resident};
 use crate::compile::Compiled;
 use crate::error::EngineError;
 use crate::tolerance::compare;
 use tilewright_ir::interp::{self, Layout, Outputs};
+use tilewright_ir::parallel;
 use tilewright_ir::program::Access;
 use tilewright_runtime::{Buffer, DeviceBuffer, RuntimeError};
 
-/// A launch that was made, with what is needed to judge it.
-pub(super) struct Launched {
+/// Tensors that are ready for a launch: outputs are poisoned, and a device with memory of its own
+/// has copies of them all.
+pub(super) struct Staged {
     inputs: Vec<Buffer>,
     outputs: Vec<Buffer>,
     resident: Option<ResidentTensors>,
@@ -18,20 +21,20 @@ pub(super) struct Launched {
     before: Vec<u64>,
     /// The layout of each output, and the bytes between its elements before the launch.
     untouched: Vec<(Layout, Vec<u8>)>,
+}
+
+/// A launch that was made, with what is needed to judge it.
+pub(super) struct Launched {
+    staged: Staged,
     broken: Broken,
 }
 
-/// Launches once on poisoned outputs.
+/// Makes the tensors of a launch.
 ///
 /// # Errors
-/// Too little memory, a missing size, a refused or failed launch.
-pub(super) fn launch(
-    compiled: &Compiled,
-    values: &LaunchValues,
-    inputs: Vec<Buffer>,
-    initial: Vec<Buffer>,
-) -> Result<Launched, EngineError> {
-    let signature = compiled.handle().signature();
+/// Too little memory, a missing size, the device's words.
+pub(super) fn stage(tensors: Tensors<'_>) -> Result<Staged, EngineError> {
+    let Tensors { program, signature, values, inputs, initial, queue } = tensors;
     let sizes = values.sizes(signature)?;
     let mut outputs = Vec::new();
     let mut initial = initial.into_iter();
@@ -49,8 +52,8 @@ pub(super) fn launch(
         }
     }
     let dims = values.dims.iter().cloned().collect();
-    let layouts = interp::layouts(&compiled.plan().program, &dims)
-        .map_err(|e| EngineError::Oracle(e.to_string()))?;
+    let layouts =
+        interp::layouts(program, &dims).map_err(|e| EngineError::Oracle(e.to_string()))?;
     let written = layouts.into_iter().zip(&signature.tensors);
     let written = written.filter(|(_, t)| t.access != Access::In).map(|(layout, _)| layout);
     let untouched = outputs
@@ -61,33 +64,46 @@ pub(super) fn launch(
             (layout, bytes)
         })
         .collect();
-    let before: Vec<u64> = inputs.iter().map(fingerprint).collect();
-    let mut inputs = inputs;
-    let mut broken = Broken::default();
-    let resident = match compiled.handle().executable().queue().cloned() {
-        None => {
-            launch_on_host(compiled, values, &inputs, &mut outputs)?;
-            None
-        }
+    let before = inputs.iter().map(fingerprint).collect();
+    let resident = match queue {
+        None => None,
         Some(queue) => {
             let upload = |buffers: &[Buffer]| -> Result<Vec<DeviceBuffer>, RuntimeError> {
                 buffers.iter().map(|b| DeviceBuffer::from_host(&queue, b)).collect()
             };
-            let mut on_device =
-                ResidentTensors { inputs: upload(&inputs)?, outputs: upload(&outputs)? };
-            launch_resident(compiled, values, &mut on_device)?;
-            broken = Broken::of(&on_device)?;
-            // What the device holds now is what is checked, inputs included.
-            for (host, device) in inputs.iter_mut().zip(&on_device.inputs) {
-                device.download(host)?;
-            }
-            for (host, device) in outputs.iter_mut().zip(&on_device.outputs) {
-                device.download(host)?;
-            }
-            Some(on_device)
+            Some(ResidentTensors { inputs: upload(&inputs)?, outputs: upload(&outputs)? })
         }
     };
-    Ok(Launched { inputs, outputs, resident, before, untouched, broken })
+    Ok(Staged { inputs, outputs, resident, before, untouched })
+}
+
+impl Staged {
+    /// Launches once.
+    ///
+    /// # Errors
+    /// A refused or failed launch.
+    pub(super) fn launch(
+        mut self,
+        compiled: &Compiled,
+        values: &LaunchValues,
+    ) -> Result<Launched, EngineError> {
+        let mut broken = Broken::default();
+        match &mut self.resident {
+            None => launch_on_host(compiled, values, &self.inputs, &mut self.outputs)?,
+            Some(resident) => {
+                launch_resident(compiled, values, resident)?;
+                broken = Broken::of(resident)?;
+                // What the device holds now is what is checked, inputs included.
+                for (host, device) in self.inputs.iter_mut().zip(&resident.inputs) {
+                    device.download(host)?;
+                }
+                for (host, device) in self.outputs.iter_mut().zip(&resident.outputs) {
+                    device.download(host)?;
+                }
+            }
+        }
+        Ok(Launched { staged: self, broken })
+    }
 }
 
 impl Launched {
@@ -98,7 +114,8 @@ impl Launched {
         reference: &Outputs,
         values: &LaunchValues,
     ) -> CheckedRun {
-        let Launched { inputs, outputs, resident, before, untouched, broken } = self;
+        let Launched { staged, broken } = self;
+        let Staged { inputs, outputs, resident, before, untouched } = staged;
         let (plan, signature) = (compiled.plan(), compiled.handle().signature());
         let names = |access: fn(Access) -> bool| {
             signature.tensors.iter().filter(move |t| access(t.access)).map(|t| t.name.clone())
@@ -167,17 +184,24 @@ impl Broken {
     }
 }
 
-/// A hash of a buffer's bytes that costs little more than reading them. Each step is a bijection
-/// of the state for a given word and of the word for a given state, so that a single changed word
-/// is always seen.
+/// A hash of a buffer's bytes that costs little more than reading them: the sum of what a bijection
+/// makes of each word and its position, so that a single changed word is always seen, and threads
+/// may share the work.
 fn fingerprint(buffer: &Buffer) -> u64 {
     // Odd, with its bits spread: the golden ratio's.
     const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let step = |state: u64, word: u64| (state ^ word).wrapping_mul(SPREAD).rotate_left(29);
-    let bytes = buffer.as_bytes();
-    let (words, rest) = bytes.as_chunks::<8>();
-    let state = words.iter().fold(bytes.len() as u64, |s, w| step(s, u64::from_le_bytes(*w)));
-    rest.iter().fold(state, |s, b| step(s, u64::from(*b)))
+    let mixed = |position: usize, word: u64| {
+        let mixed = word ^ (position as u64).wrapping_mul(SPREAD);
+        (mixed ^ (mixed >> 32)).wrapping_mul(SPREAD)
+    };
+    let (words, rest) = buffer.as_bytes().as_chunks::<8>();
+    let sums = parallel::parts(words, |first, part| {
+        part.iter().enumerate().fold(0u64, |sum, (i, word)| {
+            sum.wrapping_add(mixed(first + i, u64::from_le_bytes(*word)))
+        })
+    });
+    let rest = rest.iter().enumerate().map(|(i, byte)| mixed(words.len() + i, u64::from(*byte)));
+    sums.into_iter().chain(rest).fold(0, u64::wrapping_add)
 }
 
 /// The bytes of an output's storage that belong to no element.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::entity::Id;
 use crate::interp::{Bindings, InterpError};
+use crate::parallel;
 use crate::program::*;
 use crate::types::DType;
 use crate::verify::verify;
@@ -236,10 +237,14 @@ pub fn bind<'a>(
             }
             let dtype = tensor.dtype;
             // Gaps between rows are never read, so whatever is there is fine.
-            let bad = |at: &usize| !holds(dtype, data[*at]);
             let wrong = match layout.is_packed() {
-                true => (0..data.len()).find(bad),
-                false => layout.offsets().find(bad),
+                true => {
+                    let first = |at: usize, part: &[f64]| {
+                        part.iter().position(|x| !holds(dtype, *x)).map(|n| at + n)
+                    };
+                    parallel::parts(data, first).into_iter().flatten().next()
+                }
+                false => layout.offsets().find(|at| !holds(dtype, data[*at])),
             };
             if let Some(offset) = wrong {
                 let value = data[offset];

@@ -25,8 +25,30 @@ pub enum Clash {
     Shared(usize),
 }
 
+/// Whether a vector of integers is one of atomics, allocation included.
+const ALIKE: bool = align_of::<u64>() == align_of::<AtomicU64>();
+
+/// Zeros that no thread has touched yet where the allocator gives fresh pages: the threads of the
+/// run touch them first, each its own.
 fn zeros(len: usize) -> Vec<AtomicU64> {
-    (0..len).map(|_| AtomicU64::new(0)).collect()
+    if !ALIKE {
+        return (0..len).map(|_| AtomicU64::new(0)).collect();
+    }
+    let mut plain = std::mem::ManuallyDrop::new(vec![0u64; len]);
+    // SAFETY: an atomic has the size and the bits of its integer, and the same alignment as was
+    // just asked, so the allocation is one of a vector of atomics. The integers aren't dropped.
+    unsafe { Vec::from_raw_parts(plain.as_mut_ptr().cast(), len, plain.capacity()) }
+}
+
+/// The values whose bits the cells hold.
+fn values(cells: Vec<AtomicU64>) -> Vec<f64> {
+    if align_of::<f64>() != align_of::<AtomicU64>() {
+        return cells.into_iter().map(|c| f64::from_bits(c.into_inner())).collect();
+    }
+    let mut cells = std::mem::ManuallyDrop::new(cells);
+    // SAFETY: every 8 bytes are an f64, whose size and alignment are those of the atomics; nothing
+    // else refers to them, and the atomics aren't dropped.
+    unsafe { Vec::from_raw_parts(cells.as_mut_ptr().cast(), cells.len(), cells.capacity()) }
 }
 
 impl Cells {
@@ -127,10 +149,7 @@ impl Cells {
 
     /// Values and scales.
     pub fn into_parts(self) -> (Vec<f64>, Vec<f64>) {
-        let plain = |cells: Vec<AtomicU64>| {
-            cells.into_iter().map(|c| f64::from_bits(c.into_inner())).collect()
-        };
-        (plain(self.values), plain(self.magnitudes))
+        (values(self.values), values(self.magnitudes))
     }
 }
 
