@@ -9,7 +9,7 @@ use tilewright_kernel::kernel::{ArgKind, Block, Guard, GuardTest, Kernel, Memory
 
 use super::CodegenError;
 use super::emitter::{Class, Emitter, Reg, Val};
-use super::memory::shared_offset;
+use super::memory::{At, shared_offset};
 
 fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
@@ -85,16 +85,16 @@ impl Emitter<'_> {
         let target = self.lane_address(to, base, start, dtype.bytes() as i64)?;
         // Only whole 16-byte copies can go around the first-level cache.
         let level = if bytes == 16 { "cg" } else { "ca" };
-        let mut size = String::new();
         if let Some(guard) = guard {
             let all = self.copy_guard(guard, width)?;
-            let reg = self.reg(Class::B32);
-            self.inst(format_args!("selp.b32 {reg}, {bytes}, 0, {all}"));
-            size = format!(", {reg}");
+            let size = self.reg(Class::B32);
+            self.inst(format_args!("selp.b32 {size}, {bytes}, 0, {all}"));
+            self.inst(format_args!(
+                "cp.async.{level}.shared.global {target}, {source}, {bytes}, {size}"
+            ));
+        } else {
+            self.inst(format_args!("cp.async.{level}.shared.global {target}, {source}, {bytes}"));
         }
-        self.inst(format_args!(
-            "cp.async.{level}.shared.global [{target}], [{source}], {bytes}{size}"
-        ));
         self.commits.open += 1;
         if self.commits.open >= self.commits.size {
             self.inst(format_args!("cp.async.commit_group"));
@@ -130,7 +130,7 @@ impl Emitter<'_> {
         memory: Reg,
         start: i64,
         size: i64,
-    ) -> Result<String, CodegenError> {
+    ) -> Result<At, CodegenError> {
         let (base, constant, index) = self.parts(place)?;
         let fixed = (place.memory, None, place.lane_stride, index);
         let mut at = match self.reuse.addresses.get(&fixed) {
@@ -162,7 +162,7 @@ impl Emitter<'_> {
                 }
             };
         }
-        Ok(format!("{at}+{}", constant * size + start))
+        Ok(At(at, constant * size + start))
     }
 
     /// A quotient or remainder of a number that isn't negative by a power of two: a shift or a

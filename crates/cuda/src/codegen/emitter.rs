@@ -90,9 +90,98 @@ pub(super) struct Reg {
 
 impl std::fmt::Display for Reg {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}{}", self.class.prefix(), self.number)
+        // Most of a text is names of registers: digit by digit, without what padding costs.
+        let mut digits = [b'0'; 10];
+        let (mut first, mut rest) = (digits.len(), self.number);
+        loop {
+            first -= 1;
+            digits[first] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        f.write_str(self.class.prefix())?;
+        f.write_str(std::str::from_utf8(&digits[first..]).unwrap_or_default())
     }
 }
+
+/// Registers as one operand: a name, or a list in braces.
+pub(super) struct List<'a>(pub(super) &'a [Reg]);
+
+impl std::fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let [only] = self.0 {
+            return only.fmt(f);
+        }
+        for (i, reg) in self.0.iter().enumerate() {
+            f.write_str(if i == 0 { "{" } else { ", " })?;
+            reg.fmt(f)?;
+        }
+        f.write_str("}")
+    }
+}
+
+/// What an instruction is subject to: nothing, or `@p `.
+#[derive(Clone, Copy)]
+pub(super) struct If(pub(super) Option<Reg>);
+
+impl std::fmt::Display for If {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            None => Ok(()),
+            Some(predicate) => {
+                f.write_str("@")?;
+                predicate.fmt(f)?;
+                f.write_str(" ")
+            }
+        }
+    }
+}
+
+/// Hashing of small keys: multiply and rotate, word by word. Keys are numbers that the emitter gave
+/// out itself.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Mixer(u64);
+
+impl std::hash::Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        // Odd, with its bits spread: the golden ratio's.
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_i64(&mut self, n: i64) {
+        self.write_u64(n as u64);
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
+    }
+
+    fn write_isize(&mut self, n: isize) {
+        self.write_u64(n as u64);
+    }
+}
+
+pub(super) type Mixed = std::hash::BuildHasherDefault<Mixer>;
+type Map<K, V> = HashMap<K, V, Mixed>;
+type Set<K> = HashSet<K, Mixed>;
 
 /// What a value is while emitting: a register, or a number known now.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -133,18 +222,23 @@ impl std::fmt::Display for Operand {
 #[derive(Clone, Default)]
 pub(super) struct Reuse {
     /// Register sums.
-    pub(super) sums: HashMap<(Reg, Reg), Reg>,
+    pub(super) sums: Map<(Reg, Reg), Reg>,
     /// Register times number.
-    pub(super) products: HashMap<(Reg, i64), Reg>,
+    pub(super) products: Map<(Reg, i64), Reg>,
     /// Addresses by memory, base register, lane stride and index register.
-    pub(super) addresses: HashMap<(Memory, Option<Reg>, i64, Option<Reg>), Reg>,
+    pub(super) addresses: Map<(Memory, Option<Reg>, i64, Option<Reg>), Reg>,
     /// Guard limits as 32-bit registers.
-    pub(super) limits: HashMap<Reg, Reg>,
+    pub(super) limits: Map<Reg, Reg>,
     /// Guard predicates: element offset of the lane's first element, register, number.
-    pub(super) predicates: HashMap<(u32, u32, Option<Reg>, i64), Reg>,
+    pub(super) predicates: Map<(u32, u32, Option<Reg>, i64), Reg>,
     /// Reciprocals of divisors: 1/m and the power of two that completes it.
-    pub(super) reciprocals: HashMap<Reg, (Reg, Reg)>,
+    pub(super) reciprocals: Map<Reg, (Reg, Reg)>,
 }
+
+/// Bytes of the text of an instruction with three operands; most values are of one.
+const LINE: usize = 48;
+/// Bytes that a module has beside its instructions, and more.
+const HEADER: usize = 16 << 10;
 
 /// Most statements that unrolling may produce.
 pub(super) const STATEMENT_LIMIT: usize = 200_000;
@@ -160,13 +254,13 @@ pub struct Emitter<'a> {
     /// Values by number.
     values: Vec<Option<Val>>,
     /// Registers of private array elements: one per (array, element).
-    pub(super) private: HashMap<(PrivateId, u64), Reg>,
+    pub(super) private: Map<(PrivateId, u64), Reg>,
     labels: u32,
     pub(super) statements: usize,
     /// Global base address per buffer argument.
-    pub(super) bases: HashMap<ArgId, Reg>,
+    pub(super) bases: Map<ArgId, Reg>,
     /// Policies of the second-level cache that the kernel uses.
-    pub(super) policies: HashMap<Evict, Reg>,
+    pub(super) policies: Map<Evict, Reg>,
     /// Lane number as a 64-bit register.
     pub(super) lane: Option<Reg>,
     /// Subgroup number as a 64-bit register.
@@ -180,13 +274,13 @@ pub struct Emitter<'a> {
     /// Asynchronous copies between commits.
     pub(super) commits: Commits,
     /// The f32 registers that 16-bit registers were rounded from: pairs are rounded together.
-    pub(super) narrowed: HashMap<Reg, Reg>,
+    pub(super) narrowed: Map<Reg, Reg>,
     /// Differences to a value that the subgroup shares.
-    pub(super) offsets: HashSet<ValueId>,
+    pub(super) offsets: Set<ValueId>,
     /// Whether every output is bf16.
     pub(super) coarse: bool,
     /// 64-bit registers that are surely not negative.
-    pub(super) naturals: HashSet<Reg>,
+    pub(super) naturals: Set<Reg>,
 }
 
 impl<'a> Emitter<'a> {
@@ -194,24 +288,24 @@ impl<'a> Emitter<'a> {
         Emitter {
             kernel,
             target,
-            text: String::with_capacity(64 << 10),
+            text: String::with_capacity(kernel.values.len() * LINE + HEADER),
             counts: [0; Class::ALL.len()],
             values: vec![None; kernel.values.len()],
-            private: HashMap::new(),
+            private: Map::default(),
             labels: 0,
             statements: 0,
-            bases: HashMap::new(),
-            policies: HashMap::new(),
+            bases: Map::default(),
+            policies: Map::default(),
             lane: None,
             subgroup: None,
             lane32: None,
             shared: None,
             reuse: Reuse::default(),
             commits: Commits { size: group_size(kernel), open: 0 },
-            narrowed: HashMap::new(),
-            offsets: HashSet::new(),
+            narrowed: Map::default(),
+            offsets: Set::default(),
             coarse: writes_only(kernel, DType::BF16),
-            naturals: HashSet::new(),
+            naturals: Set::default(),
         }
     }
 
@@ -230,8 +324,10 @@ impl<'a> Emitter<'a> {
 
     /// Appends one instruction.
     pub(super) fn inst(&mut self, text: std::fmt::Arguments<'_>) {
+        self.text.push_str("    ");
         // Writing to a String cannot fail.
-        let _ = writeln!(self.text, "    {text};");
+        let _ = self.text.write_fmt(text);
+        self.text.push_str(";\n");
     }
 
     pub(super) fn place_label(&mut self, label: &str) {
@@ -597,19 +693,20 @@ impl<'a> Emitter<'a> {
         Ok(to)
     }
 
-    /// The finished body: register declarations, then the code.
-    pub(super) fn finish(mut self) -> String {
+    /// The finished module: its head, register declarations, the code.
+    pub(super) fn finish(mut self, mut head: String) -> String {
         self.inst(format_args!("ret"));
-        let mut out = String::with_capacity(self.text.len() + 256);
         for class in Class::ALL {
             let count = self.counts[class as usize];
             if count > 0 {
-                let _ =
-                    writeln!(out, "    .reg {} {}<{count}>;", class.declaration(), class.prefix());
+                let (of, prefix) = (class.declaration(), class.prefix());
+                let _ = writeln!(head, "    .reg {of} {prefix}<{count}>;");
             }
         }
-        out.push_str(&self.text);
-        out
+        self.text.push_str("}\n");
+        // Moves the code within its memory: a text of another megabyte would cost more.
+        self.text.insert_str(0, &head);
+        self.text
     }
 }
 

@@ -7,23 +7,68 @@ use tilewright_kernel::kernel::{
 };
 
 use super::CodegenError;
-use super::emitter::{Class, Emitter, Reg, Val};
+use super::emitter::{Class, Emitter, If, List, Reg, Val};
 
 /// A lane's address and what surrounds the access.
 struct Address {
-    /// Text inside the brackets.
-    text: String,
+    /// A register and a number of bytes.
+    at: At,
     /// `global`, `global.nc`, `shared` or `shared::cluster`.
     space: &'static str,
     dtype: DType,
-    /// `.L2::cache_hint` and the operand that goes with it, or nothing.
-    hint: (&'static str, String),
+    /// The policy of the second-level cache, or none.
+    policy: Policy,
+}
+
+/// `[register+bytes]`.
+#[derive(Clone, Copy)]
+pub(super) struct At(pub(super) Reg, pub(super) i64);
+
+impl std::fmt::Display for At {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "[{}+{}]", self.0, self.1)
+    }
+}
+
+/// The operand that a hint to the second-level cache is, if there is one.
+#[derive(Clone, Copy)]
+struct Policy(Option<Reg>);
+
+impl Policy {
+    /// What the instruction's name says of it.
+    fn qualifier(self) -> &'static str {
+        if self.0.is_some() { ".L2::cache_hint" } else { "" }
+    }
+}
+
+impl std::fmt::Display for Policy {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.map_or(Ok(()), |policy| write!(f, ", {policy}"))
+    }
 }
 
 impl Address {
     /// State space and qualifiers of an access.
-    fn space(&self) -> String {
-        format!("{}{}", self.space, self.hint.0)
+    fn space(&self) -> Space {
+        Space(self.space, self.policy.qualifier())
+    }
+
+    /// The address of an element after the first.
+    fn element(&self, element: u64) -> At {
+        self.after(element * self.dtype.bytes())
+    }
+
+    fn after(&self, bytes: u64) -> At {
+        At(self.at.0, self.at.1 + bytes as i64)
+    }
+}
+
+struct Space(&'static str, &'static str);
+
+impl std::fmt::Display for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0)?;
+        f.write_str(self.1)
     }
 }
 
@@ -59,7 +104,7 @@ impl Emitter<'_> {
     }
 
     fn address(&mut self, place: &Place) -> Result<Address, CodegenError> {
-        let mut hint = ("", String::new());
+        let mut policy = Policy(None);
         let (memory, start, space, dtype, row) = match place.memory {
             Memory::Global(arg) => {
                 let ArgKind::Buffer { dtype, access, evict, .. } = self.kernel.args[arg].kind
@@ -67,9 +112,7 @@ impl Emitter<'_> {
                     return Err(self.unsupported("an access to an argument that is no buffer"));
                 };
                 let base = self.bases.get(&arg).copied();
-                if let Some(policy) = self.policies.get(&evict) {
-                    hint = (".L2::cache_hint", format!(", {policy}"));
-                }
+                policy = Policy(self.policies.get(&evict).copied());
                 // Read-only inputs don't alias outputs, so the non-coherent path may serve them. Hints
                 // to the first-level cache cost time or changed nothing (benches/cuda/RESULTS.md).
                 let space = match access {
@@ -111,16 +154,15 @@ impl Emitter<'_> {
                 None => Val::Int(constant),
                 Some(reg) => Val::Sum(reg, constant),
             };
-            let text = match self.padded(element, cols, pad) {
-                Val::Int(e) => format!("[{memory}+{}]", e * size + start),
+            let at = match self.padded(element, cols, pad) {
+                Val::Int(e) => At(memory, e * size + start),
                 other => {
                     let e = self.in_reg(other, Class::B64);
                     let bytes = self.product(e, size);
-                    let at = self.add(Some(memory), bytes);
-                    format!("[{at}+{start}]")
+                    At(self.add(Some(memory), bytes), start)
                 }
             };
-            return Ok(Address { text, space, dtype, hint });
+            return Ok(Address { at, space, dtype, policy });
         }
         let key = (place.memory, base, place.lane_stride, index);
         let at = match self.reuse.addresses.get(&key) {
@@ -140,8 +182,7 @@ impl Emitter<'_> {
                 at
             }
         };
-        let text = format!("[{at}+{}]", constant * size + start);
-        Ok(Address { text, space, dtype, hint })
+        Ok(Address { at: At(at, constant * size + start), space, dtype, policy })
     }
 
     /// The address of an element of the cluster's shared buffers: which group's it is follows from
@@ -175,12 +216,8 @@ impl Emitter<'_> {
         self.inst(format_args!("mad.lo.u32 {at}, {within}, {}, {own}", dtype.bytes()));
         self.inst(format_args!("mapa.shared::cluster.u32 {address}, {at}, {rank}"));
         let start = shared_offset(self.kernel, Some(id));
-        Ok(Address {
-            text: format!("[{address}+{start}]"),
-            space: "shared::cluster",
-            dtype,
-            hint: ("", String::new()),
-        })
+        let at = At(address, start as i64);
+        Ok(Address { at, space: "shared::cluster", dtype, policy: Policy(None) })
     }
 
     pub(super) fn lane(&self) -> Result<Reg, CodegenError> {
@@ -327,26 +364,25 @@ impl Emitter<'_> {
     }
 
     fn load_one(&mut self, address: &Address, reg: Reg, element: u64, predicate: Option<Reg>) {
-        let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
-        let at = offset(&address.text, element * address.dtype.bytes());
-        let (space, policy) = (address.space(), &address.hint.1);
+        let prefix = If(predicate);
+        let (at, space, policy) = (address.element(element), address.space(), address.policy);
         self.inst(format_args!("{prefix}ld.{space}.{} {reg}, {at}{policy}", reg.class.mov()));
     }
 
     /// One access for all elements: at most 16 bytes each; 16-bit elements travel in pairs.
     fn load_vector(&mut self, address: &Address, out: &[Reg], predicate: Option<Reg>) {
-        let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
+        let prefix = If(predicate);
         if out.len() == 1 {
             self.load_one(address, out[0], 0, predicate);
             return;
         }
-        let (space, policy) = (address.space(), &address.hint.1);
+        let (space, policy) = (address.space(), address.policy);
         let mut done = 0u64;
         if out[0].class == Class::B16 {
             for chunk in out.chunks(8) {
                 let pairs: Vec<Reg> = chunk.chunks(2).map(|_| self.reg(Class::B32)).collect();
-                let at = offset(&address.text, done);
-                let list = join(&pairs);
+                let at = address.after(done);
+                let list = List(&pairs);
                 let vector = vector_suffix(pairs.len());
                 self.inst(format_args!("{prefix}ld.{space}{vector}.b32 {list}, {at}{policy}"));
                 for (pair, halves) in pairs.iter().zip(chunk.chunks(2)) {
@@ -361,12 +397,12 @@ impl Emitter<'_> {
         }
         let size = address.dtype.bytes();
         for chunk in out.chunks((16 / size) as usize) {
-            let at = offset(&address.text, done);
+            let at = address.after(done);
             let vector = vector_suffix(chunk.len());
             let ty = chunk[0].class.mov();
             self.inst(format_args!(
                 "{prefix}ld.{space}{vector}.{ty} {}, {at}{policy}",
-                join(chunk)
+                List(chunk)
             ));
             done += size * chunk.len() as u64;
         }
@@ -402,13 +438,13 @@ impl Emitter<'_> {
         {
             for (v, p) in each.iter().enumerate().take(regs.len() - 1) {
                 let partial = self.partial(*p, all);
-                let at = offset(&address.text, v as u64 * address.dtype.bytes());
+                let at = address.element(v as u64);
                 self.inst(format_args!(
                     "@{partial} st.{}.{} {at}, {}{}",
                     address.space(),
                     regs[v].class.mov(),
                     regs[v],
-                    address.hint.1
+                    address.policy
                 ));
             }
         }
@@ -416,20 +452,17 @@ impl Emitter<'_> {
     }
 
     fn store_vector(&mut self, address: &Address, regs: &[Reg], predicate: Option<Reg>) {
-        let prefix = predicate.map(|p| format!("@{p} ")).unwrap_or_default();
-        let (space, policy) = (address.space(), &address.hint.1);
+        let prefix = If(predicate);
+        let (space, policy) = (address.space(), address.policy);
         let size = address.dtype.bytes();
         if regs.len() == 1 {
             let ty = regs[0].class.mov();
-            self.inst(format_args!(
-                "{prefix}st.{space}.{ty} {}, {}{policy}",
-                address.text, regs[0]
-            ));
+            self.inst(format_args!("{prefix}st.{space}.{ty} {}, {}{policy}", address.at, regs[0]));
             return;
         }
         let mut done = 0;
         for chunk in regs.chunks((16 / size) as usize) {
-            let at = offset(&address.text, done);
+            let at = address.after(done);
             if chunk[0].class == Class::B16 {
                 let mut pairs = Vec::new();
                 for halves in chunk.chunks(2) {
@@ -438,14 +471,14 @@ impl Emitter<'_> {
                 let vector = vector_suffix(pairs.len());
                 self.inst(format_args!(
                     "{prefix}st.{space}{vector}.b32 {at}, {}{policy}",
-                    join(&pairs)
+                    List(&pairs)
                 ));
             } else {
                 let vector = vector_suffix(chunk.len());
                 let ty = chunk[0].class.mov();
                 self.inst(format_args!(
                     "{prefix}st.{space}{vector}.{ty} {at}, {}{policy}",
-                    join(chunk)
+                    List(chunk)
                 ));
             }
             done += size * chunk.len() as u64;
@@ -535,7 +568,7 @@ impl Emitter<'_> {
         for (v, value) in values.iter().enumerate() {
             let slot = self.slot(array, first + v as u64);
             let text = self.operand(*value)?;
-            let prefix = each.as_ref().map(|e| format!("@{} ", e[v])).unwrap_or_default();
+            let prefix = If(each.as_ref().map(|e| e[v]));
             self.inst(format_args!("{prefix}mov.{} {slot}, {text}", slot.class.mov()));
         }
         Ok(())
@@ -557,30 +590,10 @@ fn fill_value(fill: f64, dtype: DType) -> Val {
     }
 }
 
-/// An address with a further byte offset.
-fn offset(address: &str, bytes: u64) -> String {
-    if bytes == 0 {
-        return address.to_string();
-    }
-    // Always of the form [base+n].
-    match address.trim_end_matches(']').rsplit_once('+') {
-        Some((base, n)) => format!("{base}+{}]", n.parse::<i64>().unwrap_or(0) + bytes as i64),
-        None => format!("{}+{bytes}]", address.trim_end_matches(']')),
-    }
-}
-
 fn vector_suffix(len: usize) -> &'static str {
     match len {
         2 => ".v2",
         4 => ".v4",
         _ => "",
     }
-}
-
-fn join(regs: &[Reg]) -> String {
-    if let [only] = regs {
-        return only.to_string();
-    }
-    let list: Vec<String> = regs.iter().map(Reg::to_string).collect();
-    format!("{{{}}}", list.join(", "))
 }

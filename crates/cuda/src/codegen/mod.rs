@@ -130,9 +130,8 @@ pub fn emit_resident(
     let mut emitter = Emitter::new(kernel, target);
     emitter.prologue()?;
     emitter.block(&kernel.body)?;
-    let body = emitter.finish();
     Ok(Ptx {
-        text: module(kernel, target, threads as u32, resident, &body),
+        text: emitter.finish(head(kernel, target, threads as u32, resident)),
         target,
         entry: kernel.name.clone(),
         threads: threads as u32,
@@ -141,13 +140,8 @@ pub fn emit_resident(
     })
 }
 
-fn module(
-    kernel: &Kernel,
-    target: PtxTarget,
-    threads: u32,
-    resident: Option<u32>,
-    body: &str,
-) -> String {
+/// What a module has before the declarations of its entry's registers.
+fn head(kernel: &Kernel, target: PtxTarget, threads: u32, resident: Option<u32>) -> String {
     let mut params = Vec::new();
     for (_, arg) in kernel.args.iter() {
         let ty = match arg.kind {
@@ -170,7 +164,7 @@ fn module(
         n => format!(".reqnctapercluster {n}, 1, 1\n"),
     };
     format!(
-        ".version {}.{}\n.target sm_{}\n.address_size 64\n\n{shared}.visible .entry {}(\n{}\n)\n.maxntid {threads}, 1, 1\n{resident}{cluster}{{\n{body}}}\n",
+        ".version {}.{}\n.target sm_{}\n.address_size 64\n\n{shared}.visible .entry {}(\n{}\n)\n.maxntid {threads}, 1, 1\n{resident}{cluster}{{\n",
         target.version / 10,
         target.version % 10,
         target.sm,
