@@ -188,6 +188,59 @@ fn wide_copies_where_alignment_is_proved() {
     }
 }
 
+/// Where K is innermost its vectors may be copied, and turned when they are read.
+#[test]
+fn vectors_along_k() {
+    let turned = [
+        (Trans::Nt, [4, 4]),
+        (Trans::Nt, [1, 4]),
+        (Trans::Nn, [4, 4]),
+        (Trans::Nn, [4, 1]),
+        (Trans::Tt, [4, 4]),
+        (Trans::Tt, [1, 4]),
+    ];
+    let base = small();
+    let more = [
+        GpuMatrixMapping { warps: [2, 2, 1], tile: [8, 4], depth: 16, stages: 3, ..base },
+        GpuMatrixMapping { warps: [1, 1, 2], lanes: [2, 16], tile: [8, 8], depth: 32, ..base },
+        GpuMatrixMapping { warps: [4, 1, 2], tile: [1, 4], depth: 64, stages: 4, ..base },
+    ];
+    for (trans, copy) in turned {
+        for size in [[32, 64, 32], [36, 20, 44], [9, 33, 4], [17, 40, 132]] {
+            for mapping in variants().into_iter().chain(more) {
+                let block = mapping.block();
+                let mut case = Case::new(size);
+                (case.spec.trans, case.aligned) = (trans, true);
+                // Columns of B, and rows of the transpose of A, go in vectors where they are whole.
+                let along = [!trans.a(), trans.b()];
+                let copy = [0, 1].map(|i| {
+                    let whole = block[i] >= 4 && size[i] % 4 == 0;
+                    if along[i] || whole { copy[i] } else { 1 }
+                });
+                let mapping = GpuMatrixMapping { copy, ..mapping };
+                let share = mapping.depth / mapping.warps[2];
+                if share % 4 > 0 && (0..2).any(|i| along[i] && copy[i] > 1) {
+                    let error = case.lower(mapping).unwrap_err();
+                    assert_eq!(error.rule, Rule::ExactCover, "{mapping:?}");
+                    continue;
+                }
+                case.run(mapping, &[Order::RunAheadLast, Order::Shuffled(5)]);
+                case.spec.batch = true;
+                let long = GpuMatrixMapping { unroll: mapping.stages, ..mapping };
+                case.run(GpuMatrixMapping { slices: 2, ..long }, &[Order::Forward]);
+                case.dynamic = true;
+                if case.lower(mapping).is_ok() {
+                    panic!("{mapping:?}: alignment of open sizes isn't proved");
+                }
+            }
+        }
+    }
+    let mut case = Case::new([16, 16, 18]);
+    (case.spec.trans, case.aligned) = (Trans::Nt, true);
+    let uneven = case.lower(GpuMatrixMapping { copy: [4, 4], ..base });
+    assert_eq!(uneven.map_err(|e| e.rule), Err(Rule::UnprovedFact));
+}
+
 #[test]
 fn slices_of_k() {
     for size in [[16, 32, 64], [19, 33, 70], [5, 7, 3], [4, 4, 0]] {
@@ -208,7 +261,7 @@ fn slices_of_k() {
 #[test]
 fn long_k_goes_through_the_loop() {
     for stages in [2, 3, 4, 5] {
-        for size in [[9, 18, 200], [8, 16, 256]] {
+        for size in [[9, 18, 200], [8, 16, 256], [9, 18, 193]] {
             for base in variants() {
                 for unroll in [1, stages, 2 * stages] {
                     let mapping = GpuMatrixMapping { stages, unroll, ..base };
@@ -220,6 +273,27 @@ fn long_k_goes_through_the_loop() {
                     case.run(GpuMatrixMapping { slices: 3, ..mapping }, &[Order::Reverse]);
                 }
             }
+        }
+    }
+}
+
+/// A last step of few elements multiplies those and no more.
+#[test]
+fn a_short_last_step_has_few_products() {
+    for (depth, sets, k, steps) in [(8, 1, 129, 4 + 1), (8, 1, 17, 2), (16, 4, 33, 2)] {
+        let base = GpuMatrixMapping { warps: [1, 1, sets], depth, stages: 4, ..small() };
+        for unroll in [1, 4] {
+            let mapping = GpuMatrixMapping { unroll, ..base };
+            let case = Case::new([9, 18, k]);
+            case.run(mapping, &[Order::RunAheadLast, Order::Shuffled(3)]);
+            let mut products = 0;
+            case.lower(mapping).unwrap().launches[0].body.walk(&mut |stmt| {
+                products += u32::from(matches!(stmt.op, Op::Fma { .. }));
+            });
+            let trips = depth / sets;
+            // Loops of single steps and of four, and the one product of K that is left.
+            let in_loops = if k > 64 { if unroll == 4 { steps } else { 1 } } else { steps };
+            assert_eq!(products, 4 * (in_loops * trips + 1), "{mapping:?} {k}");
         }
     }
 }

@@ -247,7 +247,8 @@ pub struct CpuMatrixMapping {
 ///
 /// The grid is ⌈M/BM⌉ × ⌈N/BN⌉ groups, times `slices` and the batch. A group walks its part of K in
 /// steps of BK: asynchronous copies bring A and B to a ring of `stages` shared buffers, both with
-/// K outermost, so that an operand whose K is innermost is transposed on the way. The BK elements
+/// K outermost, so that an operand whose K is innermost is transposed on the way, or, where its
+/// copies are vectors along K, stays as it is and is transposed when it is read. The BK elements
 /// of a step are split among `warps[2]` sets of `warps[0]` × `warps[1]` subgroups, whose sums meet
 /// in shared memory at the end. The lanes of a subgroup form a grid of `lanes`; each has a tile of
 /// `tile` elements in registers, in pieces of at most 4 rows and columns so that a grid of lanes
@@ -273,8 +274,8 @@ pub struct GpuMatrixMapping {
     /// sums go to scratch, and a second launch adds them.
     pub slices: u32,
     /// Elements per asynchronous copy, or read in place, of A and of B: 4 where 16-byte alignment is
-    /// proved along the access, else 1 (in place also 2). Copies run along the output, reads in
-    /// place along K where the lanes don't lie along the operand.
+    /// proved along the access, else 1 (in place also 2). Copies run along what is innermost in
+    /// memory, reads in place along K where the lanes don't lie along the operand.
     pub copy: [u32; 2],
     /// Groups that one core is to hold at the same time: limits registers to their share.
     pub resident: u32,

@@ -94,6 +94,8 @@ struct Depth {
     steps: Option<u64>,
     /// Whether whole steps cover it.
     whole: bool,
+    /// Elements that whole steps leave, where they are known.
+    rest: Option<u64>,
 }
 
 fn check(program: &Program, facts: &MatrixFacts, m: &GpuMatrixMapping) -> Result<(), LowerError> {
@@ -314,7 +316,7 @@ impl<'a> GpuMatrix<'a> {
         if slices == 1 {
             let steps = known.map(|k| k.div_ceil(step));
             let whole = divisor.is_multiple_of(step);
-            return Depth { first: b.int(0), end, steps, whole };
+            return Depth { first: b.int(0), end, steps, whole, rest: known.map(|k| k % step) };
         }
         let unit = b.int((step * slices) as i64);
         let up = b.add_int(end, (step * slices) as i64 - 1);
@@ -324,7 +326,7 @@ impl<'a> GpuMatrix<'a> {
         let last = b.add(first, each);
         let end = b.min(last, end);
         let steps = known.map(|k| k.div_ceil(step * slices));
-        Depth { first, end, steps, whole: divisor.is_multiple_of(step * slices) }
+        Depth { first, end, steps, whole: divisor.is_multiple_of(step * slices), rest: None }
     }
 
     /// Splits the subgroup's and the lane's number.

@@ -4,7 +4,7 @@ use tilewright_ir::DType;
 
 use super::{Rejection, Rule, check_groups, require};
 use crate::mapping::GpuMatrixMapping;
-use crate::policy::gpu_matrix::{registers, shared_bytes};
+use crate::policy::gpu_matrix::{copies_depth, registers, shared_bytes};
 use crate::problem::MatrixProblem;
 use crate::target::GpuFacts;
 
@@ -58,9 +58,15 @@ pub fn check(
         check_in_place(problem, m, copies)?;
     }
     for i in (0..2).filter(|_| !in_place) {
-        let fits = m.copy[i] == 1 || m.copy[i] == copies[i] && block[i] >= 4;
-        require(fits, Rule::UnprovedRealisation, || {
-            format!("copies of {} elements where {} are proved aligned", m.copy[i], copies[i])
+        let depth = copies_depth(m, problem.transposed, i);
+        let proved = if depth { problem.along[i] } else { copies[i] };
+        let room = depth || block[i] >= 4;
+        require(m.copy[i] == 1 || m.copy[i] == proved && room, Rule::UnprovedRealisation, || {
+            format!("copies of {} elements where {proved} are proved aligned", m.copy[i])
+        })?;
+        let share = m.depth / m.warps[2].max(1);
+        require(!depth || share.is_multiple_of(m.copy[i]), Rule::TileMultiple, || {
+            format!("{share} elements of K a step for vectors of {} of them", m.copy[i])
         })?;
     }
     let sliced = problem.is_static[0] && problem.is_static[1];
@@ -73,7 +79,7 @@ pub fn check(
     let [rows, columns] = [0, 1].map(|i| problem.size[i].div_ceil(block[i].max(1)));
     let all = [rows, columns, problem.batch, u64::from(m.slices)];
     check_groups(all.into_iter().fold(1, u64::saturating_mul))?;
-    let needed = registers(m);
+    let needed = registers(m, problem.transposed);
     let most = gpu.registers_per_thread.unwrap_or(0);
     let all = gpu.registers_per_core.unwrap_or(0);
     let share = all.checked_div(m.threads() * u64::from(m.resident.max(1))).unwrap_or(0);

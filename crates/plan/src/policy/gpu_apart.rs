@@ -71,7 +71,8 @@ pub(super) fn in_place(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMap
     let (batch, slices) = (problem.batch.max(1) as f64, f64::from(m.slices));
     let groups = batch * (rows / bm).ceil() * (columns / bn).ceil() * slices;
     let cores = f64::from(gpu.cores.max(1));
-    let resident = f64::from(resident(gpu, m)).min((groups / cores).ceil()).max(1.0);
+    let resident =
+        f64::from(resident(gpu, problem.transposed, m)).min((groups / cores).ceil()).max(1.0);
     let subgroups = m.threads() as f64 / 32.0;
     let trips = (depth / (slices * f64::from(m.depth))).ceil();
     let [tm, tn] = m.tile.map(f64::from);

@@ -9,13 +9,24 @@ use crate::mapping::GpuMatrixMapping;
 use crate::problem::MatrixProblem;
 use crate::target::GpuFacts;
 
-/// Registers of a thread, from above: sums, elements of two K, and addresses.
-pub fn registers(mapping: &GpuMatrixMapping) -> u64 {
+/// Whether copies of operand A (0) or B (1) to shared memory are vectors along K: it is innermost
+/// in memory and stays so.
+pub fn copies_depth(mapping: &GpuMatrixMapping, transposed: [bool; 2], which: usize) -> bool {
+    let turned = (which == 0) != transposed[which];
+    turned && mapping.stages > 1 && mapping.copy[which] > 1
+}
+
+/// Registers of a thread, from above: sums, elements of two K (of five where reads are vectors along
+/// K), and addresses.
+pub fn registers(mapping: &GpuMatrixMapping, transposed: [bool; 2]) -> u64 {
     let [rows, columns] = mapping.tile.map(u64::from);
     if mapping.stages == 1 {
         return (rows * columns + held(mapping) * (rows + columns) + ADDRESSES).next_multiple_of(8);
     }
-    (rows * columns + 2 * (rows + columns) + ADDRESSES).next_multiple_of(8)
+    let held: u64 = (0..2)
+        .map(|i| if copies_depth(mapping, transposed, i) { 5 } else { 2 } * [rows, columns][i])
+        .sum();
+    (rows * columns + held + ADDRESSES).next_multiple_of(8)
 }
 
 /// Elements of one row (or column) that a lane holds at once where operands are read in place.
@@ -27,30 +38,50 @@ pub(super) fn held(mapping: &GpuMatrixMapping) -> u64 {
 /// Registers that addresses, counters and conditions take.
 const ADDRESSES: u64 = 32;
 
-/// Rows and pitch of one stage of operand A (0) or B (1) in shared memory, in elements, as the
-/// lowering lays it out.
-pub fn stage(mapping: &GpuMatrixMapping, transposed: [bool; 2], which: usize) -> (u64, u64) {
+/// One stage of an operand in shared memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stage {
+    /// Elements of K that are copied, those beyond the step included.
+    pub depth: u64,
+    /// Elements from one K (from one row where K is consecutive) to the next.
+    pub pitch: u64,
+    /// Elements of all.
+    pub elements: u64,
+}
+
+/// One stage of operand A (0) or B (1), as the lowering lays it out.
+pub fn stage(mapping: &GpuMatrixMapping, transposed: [bool; 2], which: usize) -> Stage {
     let extent = mapping.block()[which].max(1);
     let turned = (which == 0) != transposed[which];
     let width = u64::from(mapping.copy[which]).max(1);
-    let lanes_x = if turned { extent.min(4) } else { (extent / width).clamp(1, 32) };
-    let lanes_k = 32 / lanes_x;
-    let along = u64::from(mapping.depth).div_ceil(lanes_k);
-    let across = extent / (lanes_x * if turned { 1 } else { width }).max(1);
+    let depth = u64::from(mapping.depth);
+    let along_depth = copies_depth(mapping, transposed, which);
+    // Lanes of a patch over rows (or columns), and the elements of K that it has.
+    let lanes = match (along_depth, turned) {
+        (true, _) => extent.min(32 / depth.div_ceil(width).clamp(1, 8)),
+        (_, true) => extent.min(4),
+        _ => (extent / width).clamp(1, 32),
+    };
+    let patch = 32 / lanes * if along_depth { width } else { 1 };
+    let along = depth.div_ceil(patch);
+    let across = extent / (lanes * if turned { 1 } else { width }).max(1);
     let subgroups = mapping.threads() / 32;
     let patches = if subgroups <= across * along { along } else { subgroups / across.max(1) };
+    let depth = patch * patches;
+    if along_depth {
+        // An odd number of vectors from row to row: eight neighbours lie in all banks.
+        let pitch = width * ((depth / width) | 1);
+        return Stage { depth, pitch, elements: extent * pitch };
+    }
     let pitch = if turned && extent > 4 { extent + 4 } else { extent };
-    (lanes_k * patches, pitch)
+    Stage { depth, pitch, elements: depth * pitch }
 }
 
 /// Bytes of shared memory of a group.
 pub fn shared_bytes(mapping: &GpuMatrixMapping, transposed: [bool; 2]) -> u64 {
     let in_place = mapping.stages == 1;
     let ring: u64 = (0..if in_place { 0 } else { 2 })
-        .map(|i| {
-            let (rows, pitch) = stage(mapping, transposed, i);
-            u64::from(mapping.stages) * rows * pitch * 4
-        })
+        .map(|i| u64::from(mapping.stages) * stage(mapping, transposed, i).elements * 4)
         .sum();
     let [bm, bn] = mapping.block();
     let sets = u64::from(mapping.warps[2]);
@@ -86,13 +117,13 @@ impl GpuMatrixCounts {
         let slices = u64::from(mapping.slices.max(1));
         let tiles = problem.batch.saturating_mul(m.div_ceil(bm)).saturating_mul(n.div_ceil(bn));
         let groups = tiles.saturating_mul(slices);
-        let held = u64::from(resident(gpu, mapping));
+        let held = u64::from(resident(gpu, problem.transposed, mapping));
         let elements = problem.batch.saturating_mul(m).saturating_mul(n);
         GpuMatrixCounts {
             threads: mapping.threads(),
             groups,
             steps: k.div_ceil(slices.saturating_mul(u64::from(mapping.depth.max(1)))),
-            registers: registers(mapping),
+            registers: registers(mapping, problem.transposed),
             shared_bytes: shared_bytes(mapping, problem.transposed),
             resident: held,
             waves: groups.div_ceil((held * u64::from(gpu.cores)).max(1)),
@@ -102,12 +133,11 @@ impl GpuMatrixCounts {
 }
 
 /// Groups that a core can hold by registers, shared memory and threads, at least 1, at most 8.
-pub fn resident(gpu: &GpuFacts, mapping: &GpuMatrixMapping) -> u32 {
+pub fn resident(gpu: &GpuFacts, transposed: [bool; 2], mapping: &GpuMatrixMapping) -> u32 {
     let threads = mapping.threads().max(1);
     let by = |all: Option<u64>, each: u64| all.map_or(1, |all| all / each.max(1));
-    let registers = by(gpu.registers_per_core, threads * registers(mapping));
-    let shared =
-        by(gpu.shared_bytes_per_core, shared_bytes(mapping, [false, false]) + RESERVED_BYTES);
+    let registers = by(gpu.registers_per_core, threads * registers(mapping, transposed));
+    let shared = by(gpu.shared_bytes_per_core, shared_bytes(mapping, transposed) + RESERVED_BYTES);
     let resident = registers.min(shared).min(by(gpu.threads_per_core, threads));
     resident.clamp(1, 8) as u32
 }

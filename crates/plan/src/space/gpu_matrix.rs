@@ -108,6 +108,21 @@ pub fn copies(program: &Program, facts: &MatrixFacts) -> [u32; 2] {
     [width(&facts.a, 0), width(&facts.b, 1)]
 }
 
+/// Elements per copy of A and of B for a block, where `copies` are proved along the output.
+///
+/// Where K is innermost they are vectors along K if those are proved, but for A of a product that
+/// transposes neither operand: all labels are of such products, with single elements of A.
+fn widths(problem: &MatrixProblem, copies: [u32; 2], block: [u64; 2]) -> [u32; 2] {
+    [0, 1].map(|i| {
+        let turned = (i == 0) != problem.transposed[i];
+        match turned && problem.transposed != [false; 2] && problem.along[i] == 4 {
+            true => 4,
+            false if block[i] < 4 => 1,
+            false => copies[i],
+        }
+    })
+}
+
 /// Every candidate mapping, legal or not, in a fixed order. `copies` are the proved copy widths.
 pub fn candidates(
     problem: &MatrixProblem,
@@ -134,7 +149,7 @@ pub fn candidates(
             if [m, n].iter().zip(block).any(|(size, b)| b > 16 && b / 2 >= *size) {
                 continue;
             }
-            let copy = [0, 1].map(|i| if block[i] < 4 { 1 } else { copies[i] });
+            let copy = widths(problem, copies, block);
             for trips in TRIPS {
                 let depth = trips * warps[2];
                 if u64::from(depth) / 2 >= k && trips > TRIPS[0] || depth > 128 {
@@ -156,7 +171,9 @@ pub fn candidates(
                         let mapping = GpuMatrixMapping { depth, stages, slices, copy, ..base };
                         // No more than the launch needs: the fewer, the more registers each has.
                         let needed = (groups * u64::from(slices)).div_ceil(gpu.cores.into());
-                        let resident = u64::from(resident(gpu, &mapping)).min(needed).max(1);
+                        let resident = u64::from(resident(gpu, problem.transposed, &mapping))
+                            .min(needed)
+                            .max(1);
                         let resident = resident as u32;
                         out.push(GpuMatrixMapping { resident, ..mapping });
                         // Longer trips pay where there are many, while their text stays short.
@@ -378,7 +395,7 @@ fn mappings(
         if base.threads() > u64::from(32 * widest) {
             continue;
         }
-        let copy = [0, 1].map(|i| if block[i] < 4 { 1 } else { problem.copies[i] });
+        let copy = widths(problem, problem.copies, block);
         let fewest = choices.trips.iter().copied().min().unwrap_or(TRIPS[0]);
         for &trips in choices.trips {
             let depth = trips * base.warps[2];
@@ -414,7 +431,8 @@ fn mappings(
                     for unroll in unrolls {
                         let mapping =
                             GpuMatrixMapping { depth, stages, unroll, slices, copy, ..*base };
-                        let held = u64::from(resident(gpu, &mapping)).min(all.div_ceil(cores));
+                        let held = u64::from(resident(gpu, problem.transposed, &mapping))
+                            .min(all.div_ceil(cores));
                         let mapping = GpuMatrixMapping { resident: held.max(1) as u32, ..mapping };
                         if !out.contains(&mapping) {
                             out.push(mapping);

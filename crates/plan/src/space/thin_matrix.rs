@@ -80,7 +80,8 @@ pub fn mappings(problem: &MatrixProblem, gpu: &GpuFacts) -> Vec<GpuMatrixMapping
         for slices in slices(problem, groups, gpu.cores.into(), mapping.depth).into_iter().take(2) {
             let mapping = GpuMatrixMapping { slices, ..mapping };
             let each = (groups * u64::from(slices)).div_ceil(gpu.cores.into());
-            let held = u64::from(resident(gpu, &mapping)).min(each).max(1) as u32;
+            let held =
+                u64::from(resident(gpu, problem.transposed, &mapping)).min(each).max(1) as u32;
             out.push(GpuMatrixMapping { resident: held, ..mapping });
         }
     };

@@ -151,6 +151,19 @@ impl GpuMatrix<'_> {
         !divisor.is_multiple_of(self.mapping.block()[which])
     }
 
+    /// Where row (or column) `i` of the tile begins in its operand, and whether it is inside, if that
+    /// isn't known.
+    fn row(&mut self, reader: &Reader<'_>, which: usize, i: u32) -> (ValueId, Option<ValueId>) {
+        let Matrix { origin, row_stride, .. } = reader.operands[which];
+        let corner = self.corner(reader, which);
+        let ragged = self.is_ragged(which);
+        let b = &mut self.cx.b;
+        let x = b.add_int(corner, i.into());
+        let inside = ragged.then(|| b.compare(MapOp::Lt, x, self.size[which]));
+        let row = b.mul(x, row_stride);
+        (b.add(origin, row), inside)
+    }
+
     /// `limit` where the condition holds, else 0.
     fn unless(&mut self, limit: ValueId, holds: Option<ValueId>) -> ValueId {
         let b = &mut self.cx.b;
@@ -171,18 +184,12 @@ impl GpuMatrix<'_> {
         first: ValueId,
         end: Option<ValueId>,
     ) -> Vec<Vec<ValueId>> {
-        let Matrix { memory, origin, row_stride, .. } = reader.operands[which];
+        let memory = reader.operands[which].memory;
         let width = self.mapping.copy[which];
         let chunk = u64::from(LANES * width);
-        let corner = self.corner(reader, which);
-        let ragged = self.is_ragged(which);
         let mut out = Vec::new();
         for i in 0..self.mapping.tile[which] {
-            let b = &mut self.cx.b;
-            let x = b.add_int(corner, i.into());
-            let inside = ragged.then(|| b.compare(MapOp::Lt, x, self.size[which]));
-            let row = b.mul(x, row_stride);
-            let row = b.add(origin, row);
+            let (row, inside) = self.row(reader, which, i);
             let mut elements = Vec::new();
             for at in (0..reader.share).step_by(chunk as usize) {
                 let b = &mut self.cx.b;
@@ -280,21 +287,15 @@ impl GpuMatrix<'_> {
         end: Option<ValueId>,
     ) -> Vec<Vec<ValueId>> {
         let matrix = reader.operands[which];
-        let Matrix { memory, origin, row_stride, col_stride, .. } = matrix;
+        let Matrix { memory, col_stride, .. } = matrix;
         let width = u64::from(self.mapping.copy[which]).max(1);
         let width = match self.has_vectors_of_depth(&matrix, which, width) {
             true if reader.share.is_multiple_of(width) => width,
             _ => 1,
         };
-        let corner = self.corner(reader, which);
-        let ragged = self.is_ragged(which);
         let mut out = Vec::new();
         for i in 0..self.mapping.tile[which] {
-            let b = &mut self.cx.b;
-            let x = b.add_int(corner, i.into());
-            let inside = ragged.then(|| b.compare(MapOp::Lt, x, self.size[which]));
-            let row = b.mul(x, row_stride);
-            let row = b.add(origin, row);
+            let (row, inside) = self.row(reader, which, i);
             let mut elements = Vec::new();
             for at in (0..reader.share as i64).step_by(width as usize) {
                 let b = &mut self.cx.b;

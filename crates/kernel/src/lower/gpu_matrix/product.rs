@@ -11,15 +11,15 @@ use tilewright_ir::DType;
 use tilewright_ir::program::MapOp;
 
 use super::copy::{Staged, Target};
-use super::{Depth, GpuMatrix, LowerError, Position, piece};
+use super::{Depth, GpuMatrix, LowerError, Position};
 use crate::kernel::*;
 
 /// Steps up to which a pipeline of known length is placed without a loop.
 const STRAIGHT: u64 = 4;
 
-/// Elements of A and B of one K.
+/// Elements of A and B: of the K to multiply, and of those that were read with it.
 #[derive(Clone, Debug)]
-struct Elements([Vec<ValueId>; 2]);
+struct Elements([Vec<Vec<ValueId>>; 2]);
 
 /// The state between steps.
 struct State {
@@ -44,6 +44,8 @@ struct Plan {
     next: Option<[ValueId; 2]>,
     /// Copies to start: one target per operand.
     copies: Option<[Target; 2]>,
+    /// Elements of K that a subgroup multiplies.
+    trips: u32,
 }
 
 impl GpuMatrix<'_> {
@@ -83,6 +85,13 @@ impl Pipe<'_, '_> {
     /// Elements of K of one step that the subgroup multiplies.
     fn trips(&self) -> u32 {
         self.this.mapping.depth / self.this.mapping.warps[2]
+    }
+
+    /// Elements of K of the last step that any subgroup has to multiply, where they are known and
+    /// no more than half of a step's: it is worth a text of its own then.
+    fn short(&self) -> Option<u32> {
+        let rest = self.depth.rest.filter(|rest| *rest > 0)?;
+        u32::try_from(rest).ok().filter(|rest| *rest <= self.trips() / 2)
     }
 
     fn step(&self) -> u64 {
@@ -130,34 +139,22 @@ impl Pipe<'_, '_> {
         self.this.cx.b.barrier(self.barrier);
     }
 
-    /// Reads the lane's elements at trip `trip` of a step.
-    fn read(&mut self, stage: [ValueId; 2], trip: u32) -> Elements {
-        let trips = self.trips();
-        let Position { corner, set, lane } = *self.position;
-        let mapping = self.this.mapping;
+    /// The lane's elements at trip `trip` of a step: those that came with the ones `before`, or
+    /// read.
+    fn read(&mut self, before: Option<&Elements>, stage: [ValueId; 2], trip: u32) -> Elements {
         let staged = self.staged;
-        Elements([0, 1].map(|i| {
-            let b = &mut self.this.cx.b;
-            let pitch = staged[i].pitch as i64;
-            let first = b.mul_int(set, i64::from(trips) * pitch);
-            let first = b.add(first, corner[i]);
-            let first = b.add(first, stage[i]);
-            let width = piece(mapping.tile[i]);
-            let mut out = Vec::new();
-            for part in 0..i64::from(mapping.tile[i]) / width {
-                let at = i64::from(trip) * pitch + part * i64::from(mapping.lanes[i]) * width;
-                let base = b.add_int(first, at);
-                let memory = Memory::Shared(staged[i].shared);
-                let place = Place { memory, base, lane_stride: 0, index: Some(lane[i]) };
-                out.extend(b.load(place, width as u32, None));
+        Elements([0, 1].map(|i| match before {
+            Some(Elements(before)) if !trip.is_multiple_of(staged[i].at_once()) => {
+                before[i].iter().skip(1).cloned().collect()
             }
-            out
+            _ => staged[i].read(self.this, i, self.position, stage[i], trip),
         }))
     }
 
     /// Adds the products of one K. The order goes to and fro, so that neighbours share an
     /// element.
     fn multiply(&mut self, sums: &mut [ValueId], Elements([a, b]): &Elements) {
+        let ([a, ..], [b, ..]) = (a.as_slice(), b.as_slice()) else { return };
         for (i, a) in a.iter().enumerate() {
             for j in 0..b.len() {
                 let j = if i % 2 == 0 { j } else { b.len() - 1 - j };
@@ -169,12 +166,11 @@ impl Pipe<'_, '_> {
 
     /// One step: reads ahead, starts copies, multiplies.
     fn one(&mut self, state: &mut State, plan: &Plan) {
-        let trips = self.trips();
-        for trip in 0..trips {
-            let last = trip + 1 == trips;
+        for trip in 0..plan.trips {
+            let last = trip + 1 == plan.trips;
             let mut next = None;
             if !last {
-                next = Some(self.read(plan.stage, trip + 1));
+                next = Some(self.read(Some(&state.now), plan.stage, trip + 1));
             }
             if let (0, Some(copies)) = (trip, &plan.copies) {
                 let tokens = self.issue(copies);
@@ -183,7 +179,7 @@ impl Pipe<'_, '_> {
             if let (true, Some(stage)) = (last, plan.next) {
                 let tokens = state.flight.remove(0);
                 self.arrive(&tokens, state.flight.len() as u32);
-                next = Some(self.read(stage, 0));
+                next = Some(self.read(None, stage, 0));
             }
             let now = state.now.clone();
             self.multiply(&mut state.sums, &now);
@@ -203,7 +199,7 @@ impl Pipe<'_, '_> {
         let tokens = flight.remove(0);
         self.arrive(&tokens, flight.len() as u32);
         let stage = self.stage(0);
-        let now = self.read(stage, 0);
+        let now = self.read(None, stage, 0);
         State { sums, now, flight }
     }
 
@@ -216,13 +212,14 @@ impl Pipe<'_, '_> {
             let stage = self.stage(t % stages);
             let next = (t + 1 < steps).then(|| self.stage((t + 1) % stages));
             let copies = (t + ahead < steps).then(|| self.target(t + ahead));
-            self.one(&mut state, &Plan { stage, next, copies });
+            let trips = self.short().filter(|_| next.is_none()).unwrap_or(self.trips());
+            self.one(&mut state, &Plan { stage, next, copies, trips });
         }
         state.sums
     }
 
     /// Any number of steps: first as many trips of `unroll` steps as have nothing but whole copies
-    /// to start, in which all stages are known; then step by step.
+    /// to start, in which all stages are known; then step by step; a short last step by itself.
     fn looped(&mut self, sums: Vec<ValueId>) -> Vec<ValueId> {
         let ahead = u64::from(self.stages() - 1);
         let state = self.begin(ahead, sums);
@@ -250,7 +247,17 @@ impl Pipe<'_, '_> {
         }
         let b = &mut self.this.cx.b;
         let stages = vec![b.int(0), b.int(ahead as i64)];
-        let (ring, _) = self.around((rest, end, 1), (ring, stages), Self::single);
+        let short = self.short();
+        let whole = match (short, self.depth.rest) {
+            (Some(_), Some(rest)) => self.this.cx.b.add_int(end, -(rest as i64)),
+            _ => end,
+        };
+        let (mut ring, numbers) = self.around((rest, whole, 1), (ring, stages), Self::single);
+        if let (Some(trips), Some(number)) = (short, numbers.first()) {
+            let stage = self.staged.map(|s| self.this.cx.b.mul_int(*number, s.stage as i64));
+            let last = Plan { stage, next: None, copies: None, trips };
+            self.one(&mut ring.state, &last);
+        }
         // What is still in flight belongs to steps beyond the end.
         let tokens: Vec<ValueId> = ring.state.flight.into_iter().flatten().collect();
         if !tokens.is_empty() {
@@ -266,12 +273,14 @@ impl Pipe<'_, '_> {
         (ring, more): (Ring, Vec<ValueId>),
         body: fn(&mut Self, ValueId, &mut Ring, &mut [ValueId]),
     ) -> (Ring, Vec<ValueId>) {
-        let lengths = [ring.state.sums.len(), ring.state.now.0[0].len(), ring.state.now.0[1].len()];
+        let tile = self.this.mapping.tile.map(|n| n as usize);
+        let at_once = self.staged.map(|s| s.at_once() as usize);
+        let sums = ring.state.sums.len();
         let per = self.copies() as usize;
         let pack = |ring: Ring, more: &[ValueId]| {
             let Ring { state: State { sums, now, flight }, offsets } = ring;
             let mut all = sums;
-            all.extend(now.0.iter().flatten());
+            all.extend(now.0.iter().flatten().flatten());
             all.extend(offsets);
             all.extend(more);
             all.extend(flight.iter().flatten());
@@ -284,8 +293,9 @@ impl Pipe<'_, '_> {
                 rest = left;
                 taken.to_vec()
             };
-            let sums = take(lengths[0]);
-            let now = Elements([take(lengths[1]), take(lengths[2])]);
+            let sums = take(sums);
+            let now = [0, 1].map(|i| (0..at_once[i]).map(|_| take(tile[i])).collect());
+            let now = Elements(now);
             let offsets = [take(1)[0], take(1)[0]];
             let numbers = take(more.len());
             let flight = rest.chunks(per.max(1)).map(<[_]>::to_vec).collect();
@@ -317,7 +327,8 @@ impl Pipe<'_, '_> {
                 let offset = self.this.cx.b.add(ring.offsets[i], distance);
                 Target { k, offset, stage: filled[i], whole: true }
             });
-            self.one(&mut ring.state, &Plan { stage, next, copies: Some(copies) });
+            let trips = self.trips();
+            self.one(&mut ring.state, &Plan { stage, next, copies: Some(copies), trips });
         }
     }
 
@@ -340,6 +351,7 @@ impl Pipe<'_, '_> {
         let offsets = ring.offsets;
         let copies =
             [0, 1].map(|i| Target { k, offset: offsets[i], stage: filled[i], whole: false });
-        self.one(&mut ring.state, &Plan { stage, next: Some(next), copies: Some(copies) });
+        let trips = self.trips();
+        self.one(&mut ring.state, &Plan { stage, next: Some(next), copies: Some(copies), trips });
     }
 }

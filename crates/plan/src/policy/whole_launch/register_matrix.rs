@@ -52,7 +52,7 @@ fn held(gpu: &GpuFacts, problem: &MatrixProblem, m: &GpuMatrixMapping) -> u64 {
     let threads = m.threads().max(1);
     let all = gpu.registers_per_core.unwrap_or(0);
     let share = all / (threads * u64::from(m.resident.max(1)));
-    let each = registers(m).min(share).max(1);
+    let each = registers(m, problem.transposed).min(share).max(1);
     let shared = shared_bytes(m, problem.transposed) + RESERVED_BYTES;
     (all / (threads * each))
         .min(gpu.threads_per_core.map_or(1, |t| t / threads))
@@ -89,8 +89,8 @@ pub(in crate::policy) fn of(
     let sums = f64::from(m.tile[0] * m.tile[1]);
     let reads = f64::from(m.tile[0].div_ceil(4) + m.tile[1].div_ceil(4));
     let copies = [0, 1].map(|i| {
-        let (lines, _) = stage(m, problem.transposed, i);
-        (lines * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i].max(1)) * subgroups)
+        let depth = stage(m, problem.transposed, i).depth;
+        (depth * m.block()[i]) as f64 / (32.0 * f64::from(m.copy[i].max(1)) * subgroups)
     });
     let output = problem.batch.max(1) as f64 * rows as f64 * columns as f64;
     let loop_kind = usize::from(m.unroll > 1);
