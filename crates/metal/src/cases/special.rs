@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use tilewright_ir::DType;
 use tilewright_ir::entity::Id as _;
+use tilewright_ir::facts::Family;
 use tilewright_ir::interp::{self, InterpError};
 use tilewright_ir::oracle::{Data, inputs};
 use tilewright_ir::program::Access;
@@ -24,6 +26,12 @@ pub enum Special {
     /// One element of each row is 200: this one of the first row, and the next ones of the others.
     /// A maximum that passes over an element shows only where that is the largest.
     Largest(u64),
+    /// One element of each row is −∞: the next one of each next row.
+    Infinite,
+    /// Its elements are so large that their squares' sums are barely numbers.
+    Large,
+    /// Its elements are subnormal numbers, of few digits so that halves are exact, and −0.
+    Tiny,
 }
 
 impl fmt::Display for Special {
@@ -33,13 +41,31 @@ impl fmt::Display for Special {
             Special::NotANumber => f.write_str("with NaN and infinity"),
             Special::Low => f.write_str("low values"),
             Special::Largest(at) => write!(f, "one large value a row, from {at} on"),
+            Special::Infinite => f.write_str("one -infinity a row"),
+            Special::Large => f.write_str("large values"),
+            Special::Tiny => f.write_str("subnormal numbers and -0"),
         }
     }
 }
 
+/// Ops that divide a sum, or the distance from one: the rounding of subnormal numbers there is no
+/// matter of the last place of what they give.
+const DIVIDED: [&str; 4] = ["row_mean", "rmsnorm", "layernorm", "residual_layernorm"];
+
 /// Ops with a maximum of a row.
 const MAXIMUM: [&str; 6] =
     ["softmax", "masked_softmax", "causal_softmax", "log_softmax", "cross_entropy", "row_max"];
+
+/// The exponent of a unit of which 16 are still subnormal, or 0 in a type without any.
+fn tiny(dtype: DType) -> i32 {
+    match dtype {
+        DType::F32 => -134,
+        DType::F64 => -1040,
+        DType::F16 => -23,
+        DType::BF16 => -132,
+        DType::I32 | DType::Bool => 0,
+    }
+}
 
 impl Case {
     /// The special inputs that the case runs on, beside plain ones. With `every`, each element of
@@ -72,6 +98,17 @@ impl Case {
         places.dedup();
         specials.extend(places.into_iter().map(Special::Largest));
         specials
+    }
+
+    /// Inputs at the ends of a type's range, beside those of [`Case::specials`]. With `subnormal`,
+    /// the device keeps numbers below the least normal one.
+    pub fn extremes(&self, subnormal: bool) -> Vec<Special> {
+        let mut extremes = vec![Special::Infinite, Special::Large];
+        let product = matches!(self.facts.family, Family::Matrix(_)) || self.op == "gemv";
+        if subnormal && !product && !DIVIDED.contains(&self.op) {
+            extremes.push(Special::Tiny);
+        }
+        extremes
     }
 
     /// Contents of every tensor that the program reads, in storage order, by name.
@@ -108,6 +145,26 @@ impl Case {
             Special::Largest(at) => {
                 for (r, row) in offsets.chunks(columns).enumerate() {
                     values[row[(at as usize + r) % row.len()]] = 200.0;
+                }
+            }
+            Special::Infinite => {
+                for (r, row) in offsets.chunks(columns).enumerate() {
+                    values[row[r % row.len()]] = f64::NEG_INFINITY;
+                }
+            }
+            Special::Large => {
+                // A sum of 2^24 squares is in the range of the type that computes, and a value is
+                // in that of its own.
+                let factor = f64::powi(2.0, if tensor.dtype == DType::F16 { 15 } else { 50 });
+                for at in offsets {
+                    values[at] = tensor.dtype.round(values[at] * factor);
+                }
+            }
+            Special::Tiny => {
+                let unit = f64::powi(2.0, tiny(tensor.dtype));
+                for (i, at) in offsets.into_iter().enumerate() {
+                    let few = (values[at] * 16.0).round() * unit;
+                    values[at] = if i % 3 == 2 { -0.0 } else { few };
                 }
             }
         }

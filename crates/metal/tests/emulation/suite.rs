@@ -60,7 +60,8 @@ pub fn check(case: &Case, program: &Path, build: Build, scale: Scale) -> Result<
     };
     judge(Special::None, 1, orders(build, few)).map_err(|e| format!("{build:?} build: {e}"))?;
     if build == Build::Plain && !few {
-        for special in case.specials(scale.thorough) {
+        let extremes = if scale.thorough { case.extremes(true) } else { Vec::new() };
+        for special in case.specials(scale.thorough).into_iter().chain(extremes) {
             judge(special, 2, &[HIGHEST]).map_err(|e| format!("{special}: {e}"))?;
         }
     }

@@ -107,19 +107,43 @@ fn evaluate(
     };
     result.compile_ms = Some(start.elapsed().as_secs_f64() * 1e3);
     result.plan = Some(compiled.describe());
-    let contents = inputs::random(&case.program, &values, SEED)?;
-    let mut checked = check::run_checked(&compiled, &values, contents.inputs, contents.initial)?;
+    let mut plain = judge(&compiled, case, &values, metal::Special::None, result)?;
+    // Apple's GPUs may take subnormal numbers for 0.
+    for special in case.specials(false).into_iter().chain(case.extremes(!own)) {
+        if result.verdict == Verdict::Passed {
+            judge(&compiled, case, &values, special, result)?;
+        }
+    }
+    match result.verdict {
+        Verdict::Passed => time(&compiled, &values, &mut plain, result),
+        _ => Ok(()),
+    }
+}
+
+/// Runs on one kind of input and adds what came out to the result.
+fn judge(
+    compiled: &Compiled,
+    case: &metal::Case,
+    values: &LaunchValues,
+    special: metal::Special,
+    result: &mut Case,
+) -> Result<check::CheckedRun, EngineError> {
+    let data = case.inputs(special, SEED).map_err(|e| EngineError::Oracle(e.to_string()))?;
+    let contents = inputs::of(&case.program, &data)?;
+    let checked = check::run_checked(compiled, values, contents.inputs, contents.initial)?;
     let outputs = &checked.report.outputs;
-    result.elements = Some(outputs.iter().map(|o| o.comparison.elements).sum());
+    let elements: u64 = outputs.iter().map(|o| o.comparison.elements).sum();
+    result.elements = Some(result.elements.unwrap_or(0) + elements);
+    result.inputs = Some(result.inputs.unwrap_or(0) + 1);
     // A ratio that isn't a number has no place in JSON; then the verdict says it.
-    let worst = outputs.iter().map(|o| o.comparison.worst_ratio).fold(0.0, f64::max);
+    let worst = outputs.iter().map(|o| o.comparison.worst_ratio);
+    let worst = worst.fold(result.error_ratio.unwrap_or(0.0), f64::max);
     result.error_ratio = Some(worst).filter(|r| r.is_finite());
     if let Some(complaint) = checked.report.complaint() {
         result.verdict = Verdict::Wrong;
-        result.detail = Some(complaint);
-        return Ok(());
+        result.detail = Some(format!("{special}: {complaint}"));
     }
-    time(&compiled, &values, &mut checked, result)
+    Ok(checked)
 }
 
 fn time(

@@ -40,6 +40,8 @@ pub struct Case {
     pub plan: Option<String>,
     /// Largest error relative to its bound; at most 1 in a case that passed.
     pub error_ratio: Option<f64>,
+    /// Inputs that it ran on: plain numbers, then special ones.
+    pub inputs: Option<u64>,
     /// Elements that were compared.
     pub elements: Option<u64>,
     /// Time to compile, in milliseconds.
@@ -59,6 +61,7 @@ impl Case {
             detail,
             plan: None,
             error_ratio: None,
+            inputs: None,
             elements: None,
             compile_ms: None,
             launch_us: None,
