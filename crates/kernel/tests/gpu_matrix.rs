@@ -7,9 +7,9 @@ mod common;
 use common::{Tolerance, compare, launch, simulate_all};
 use tilewright_ir::analysis::facts;
 use tilewright_ir::interp;
-use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans, gemm};
+use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans};
 use tilewright_ir::{DType, Program};
-use tilewright_kernel::kernel::Op;
+use tilewright_kernel::kernel::{Memory, Op};
 use tilewright_kernel::lower::{LowerError, Lowered, Options, Rule, lower};
 use tilewright_kernel::sim::Order;
 use tilewright_kernel::validate::validate;
@@ -32,11 +32,9 @@ impl Case {
     }
 
     fn program(&self) -> Program {
-        let mut program = gemm(&self.spec).unwrap();
+        let size = self.size.map(|n| (!self.dynamic).then_some(n));
+        let mut program = self.spec.sized(size).unwrap();
         if !self.dynamic {
-            for (name, size) in ["m", "n", "k"].iter().zip(self.size) {
-                program.bind(name, size).unwrap();
-            }
             program.bind("batch", self.batch).ok();
         }
         if self.aligned {
@@ -277,6 +275,39 @@ fn long_k_goes_through_the_loop() {
     }
 }
 
+/// Blocks that don't divide the output end with it: no copy is guarded, and what two blocks have is
+/// stored once.
+#[test]
+fn the_last_block_ends_with_the_output() {
+    let guarded = |case: &Case, mapping| {
+        let mut guarded = 0;
+        case.lower(mapping).unwrap().launches[0].body.walk(&mut |stmt| {
+            guarded += u32::from(matches!(&stmt.op, Op::CopyAsync { guard: Some(_), .. }));
+        });
+        guarded
+    };
+    let base = small();
+    for (size, free) in [([17, 33, 32], true), ([9, 16, 32], true), ([7, 33, 32], false)] {
+        for mapping in [base, GpuMatrixMapping { warps: [1, 1, 2], depth: 16, ..base }] {
+            // Straight steps without loops: all steps are whole.
+            let mut case = Case::new(size);
+            assert_eq!(guarded(&case, mapping) == 0, free, "{size:?} {mapping:?}");
+            case.run(mapping, &[Order::RunAheadLast, Order::Reverse]);
+            case.spec.beta = Factor::Runtime;
+            case.spec.epilogue = vec![EpilogueStep::Bias];
+            case.run(mapping, &[Order::Shuffled(2)]);
+            case.run(GpuMatrixMapping { slices: 2, ..mapping }, &[Order::Forward]);
+        }
+    }
+    // Rows of whole vectors, a block beyond the middle.
+    let mut case = Case::new([21, 44, 24]);
+    case.aligned = true;
+    let wide = GpuMatrixMapping { tile: [4, 4], copy: [1, 4], ..base };
+    for slices in [1, 2] {
+        case.run(GpuMatrixMapping { slices, ..wide }, &[Order::Forward]);
+    }
+}
+
 /// A last step of few elements multiplies those and no more.
 #[test]
 fn a_short_last_step_has_few_products() {
@@ -336,6 +367,38 @@ fn aligned_output_is_stored_in_vectors() {
     assert_eq!(widths(&case, mapping), [4; 4]);
     case.size = [32, 65, 16];
     assert_eq!(widths(&case, mapping), [1; 16]);
+}
+
+/// What an epilogue loads comes in vectors where the output is stored so.
+#[test]
+fn aligned_epilogues_load_vectors() {
+    let mapping = GpuMatrixMapping { tile: [4, 4], ..small() };
+    let mut case = Case::new([32, 64, 16]);
+    case.spec.beta = Factor::One;
+    case.spec.epilogue = vec![EpilogueStep::Bias, EpilogueStep::Residual, EpilogueStep::Silu];
+    case.aligned = true;
+    let widths = |case: &Case| {
+        let mut widths = Vec::new();
+        case.lower(mapping).unwrap().launches[0].body.walk(&mut |stmt| {
+            if let Op::Load { place, .. } = &stmt.op
+                && matches!(place.memory, Memory::Global(_))
+            {
+                widths.push(stmt.results.len());
+            }
+        });
+        widths
+    };
+    // C and the residual for each of four rows, the bias for all or each of them.
+    let found = widths(&case);
+    assert!(found.len() >= 9 && found.iter().all(|w| *w == 4), "{found:?}");
+    for size in [[32, 64, 16], [33, 68, 16], [21, 20, 9]] {
+        case.size = size;
+        case.run(mapping, &[Order::Forward, Order::RunAheadLast]);
+        case.run(GpuMatrixMapping { slices: 2, ..mapping }, &[Order::Reverse]);
+    }
+    case.size = [32, 65, 16];
+    assert!(widths(&case).iter().all(|w| *w == 1));
+    case.run(mapping, &[Order::Forward]);
 }
 
 #[test]

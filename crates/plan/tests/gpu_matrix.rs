@@ -1,11 +1,12 @@
 //! Space, legality and estimate of register-tile products on GPUs.
 
 use tilewright_ir::DType;
+use tilewright_plan::SpaceOptions;
 use tilewright_plan::legality::gpu_matrix::check;
-use tilewright_plan::mapping::GpuMatrixMapping;
-use tilewright_plan::policy::gpu_matrix::{estimate, shared_bytes, shortlist};
+use tilewright_plan::mapping::{GpuMatrixMapping, Mapping};
+use tilewright_plan::policy::gpu_matrix::{estimate, registers, shared_bytes, shortlist};
 use tilewright_plan::problem::MatrixProblem;
-use tilewright_plan::space::gpu_matrix::candidates;
+use tilewright_plan::space::gpu_matrix::{candidates, space};
 use tilewright_plan::target::{GpuFacts, Target};
 
 fn gpu() -> GpuFacts {
@@ -81,7 +82,7 @@ fn rules_have_names() {
     assert_eq!(of(|m| m.stages = 9), Err("stage-range"));
     assert_eq!(of(|m| (m.stages, m.unroll) = (1, 1)), Err("lane-width"));
     assert_eq!(of(|m| m.unroll = 3), Err("unroll-range"));
-    assert_eq!(of(|m| m.copy = [4, 4]), Err("unproved-realisation"));
+    assert_eq!(of(|m| m.copy = [2, 4]), Err("unproved-realisation"));
     assert_eq!(of(|m| m.warps = [8, 8, 1]), Err("threads-limit"));
     assert_eq!(of(|m| m.resident = 3), Err("register-budget"));
     let deep = |m: &mut GpuMatrixMapping| (m.depth, m.stages, m.unroll) = (128, 4, 1);
@@ -89,6 +90,52 @@ fn rules_have_names() {
     let mut ordered = plain.clone();
     ordered.reassociable = false;
     assert_eq!(rule(&ordered, GpuMatrixMapping { slices: 2, ..good }), Err("accumulator-order"));
+}
+
+#[test]
+fn vectors_along_k_by_proof_and_with_their_registers() {
+    let tile = GpuMatrixMapping {
+        warps: [2, 2, 1],
+        lanes: [4, 8],
+        tile: [4, 8],
+        depth: 16,
+        stages: 3,
+        unroll: 1,
+        slices: 1,
+        copy: [4, 4],
+        resident: 1,
+    };
+    let turned = |k: u64| MatrixProblem {
+        transposed: [false, true],
+        copies: [1, 1],
+        along: [if k.is_multiple_of(4) { 4 } else { 1 }; 2],
+        ..MatrixProblem::plain(512, 512, k)
+    };
+    let rule = |k: u64, mapping| {
+        let problem = turned(k);
+        check(&problem, &gpu(), &mapping, problem.copies).map_err(|r| r.rule.name())
+    };
+    assert_eq!(rule(512, tile), Ok(()));
+    assert_eq!(rule(511, tile), Err("unproved-realisation"));
+    assert_eq!(rule(512, GpuMatrixMapping { depth: 2, ..tile }), Err("tile-multiple"));
+    // 64 sums, five K of 8 + 8 elements and 32 more are 176 registers: two groups of 256 threads
+    // on a core have 128 each.
+    let large = GpuMatrixMapping { warps: [4, 2, 1], tile: [8, 8], resident: 2, ..tile };
+    assert_eq!(registers(&large, [false, true]), 176);
+    assert_eq!(rule(512, large), Err("register-budget"));
+    assert_eq!(rule(512, GpuMatrixMapping { resident: 1, ..large }), Ok(()));
+    // Rows of 16 elements of K and 4 more: 32 rows of A and 64 columns of B, three stages.
+    let small = GpuMatrixMapping { warps: [2, 1, 1], ..tile };
+    assert_eq!(shared_bytes(&small, [false, true]), 3 * (32 + 64) * 20 * 4);
+    // Every candidate of such a product copies so, those of an untransposed one don't.
+    for (problem, copies) in [(turned(512), [4, 4]), (turned(510), [1, 1])] {
+        let found = space(&problem, &gpu(), &SpaceOptions::default()).unwrap();
+        assert!(found.len() > 100);
+        for candidate in found {
+            let Mapping::GpuMatrix(m) = candidate.mapping else { panic!() };
+            assert_eq!(m.copy, copies);
+        }
+    }
 }
 
 #[test]

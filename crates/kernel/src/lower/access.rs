@@ -21,8 +21,10 @@ pub(super) enum Pos {
     Uniform(ValueId),
     /// Lane `l`, vector element `v` is at this plus `l·V + v`. At most one axis of a frame.
     Lanes(ValueId),
-    /// A lane-varying index; V is 1.
+    /// A lane-varying index, the same for all vector elements.
     PerLane(ValueId),
+    /// Vector element `v` is at this lane-varying multiple of V plus `v`. At most one axis of a frame.
+    Piece(ValueId),
 }
 
 /// Where the lanes stand while an expression is evaluated.
@@ -83,6 +85,8 @@ pub(super) struct Dim {
     pub uniform_divisor: u64,
     /// Whether the lanes run along this dimension.
     pub lanes: bool,
+    /// Whether the elements of a lane's vector alone do.
+    pub piece: bool,
     /// Lane-varying part, one or V values.
     pub varying: Vec<ValueId>,
     /// The size, where the coordinate may reach it.
@@ -141,6 +145,10 @@ impl Context<'_> {
         let Some(axis) = axis else { return Ok(vec![base]) };
         match self.axis_pos(frame, axis)? {
             Pos::Uniform(p) | Pos::PerLane(p) => Ok(vec![self.b.add(base, p)]),
+            Pos::Piece(p) => {
+                let base = self.b.add(base, p);
+                Ok((0..i64::from(frame.vector)).map(|v| self.b.add_int(base, v)).collect())
+            }
             Pos::Lanes(p) => {
                 let base = self.b.add(base, p);
                 let lane = self.b.lane();
@@ -173,7 +181,7 @@ impl Context<'_> {
         let mut dims = Vec::new();
         for (d, coord) in coords.iter().enumerate() {
             let (mut uniform, mut divisor) = self.origin(&coord.origin)?;
-            let mut lanes = false;
+            let (mut lanes, mut piece) = (false, false);
             let mut varying: Vec<ValueId> = Vec::new();
             match coord.axis.map(|a| self.axis_pos(frame, a)).transpose()? {
                 None => {}
@@ -187,6 +195,10 @@ impl Context<'_> {
                     lanes = true;
                 }
                 Some(Pos::PerLane(p)) => varying.push(p),
+                Some(Pos::Piece(p)) => {
+                    varying.push(p);
+                    piece = true;
+                }
             }
             if let Some(gather) = coord.gather {
                 let values = self.eval(gather, frame)?;
@@ -221,6 +233,7 @@ impl Context<'_> {
                 uniform,
                 uniform_divisor: divisor,
                 lanes,
+                piece,
                 varying,
                 upper,
                 lower: !proved.lower,
@@ -247,7 +260,7 @@ impl Context<'_> {
         for dim in dims {
             let offset = b.mul(dim.uniform, dim.stride);
             base = b.add(base, offset);
-            if dim.lanes {
+            if dim.lanes || dim.piece {
                 element = b.add(element, dim.stride);
             }
             if !dim.varying.is_empty() {
@@ -265,10 +278,14 @@ impl Context<'_> {
             }
             let divisor = dim.uniform_divisor.saturating_mul(dim.stride_divisor);
             aligned &= divisor.is_multiple_of(u64::from(vector));
+            // A piece starts at a multiple of V; other offsets of a lane are multiples of the stride.
+            let own = dim.varying.is_empty() || dim.piece;
+            aligned &= own || dim.stride_divisor.is_multiple_of(u64::from(vector));
         }
         let lanes = dims.iter().any(|d| d.lanes);
         let varying = lanes || !index.is_empty();
         let lane_stride = match b.known(element) {
+            _ if !lanes => 0,
             Some(n) => n * wide,
             None => {
                 // A stride that is known at launch only: every lane works out its own offset.
@@ -284,11 +301,13 @@ impl Context<'_> {
             }
         };
         let unit = b.known(element) == Some(1);
+        // One offset a lane, of its whole piece.
+        let piece = dims.iter().any(|d| d.piece) && index.len() == 1;
         let mut access = Access {
             memory,
             base,
             lane_stride,
-            whole: vector == 1 || (unit && aligned && index.is_empty()),
+            whole: vector == 1 || (unit && aligned && (index.is_empty() || piece)),
             index,
             element,
             varying,
@@ -330,7 +349,8 @@ impl Context<'_> {
             if dim.upper.is_none() && !dim.lower {
                 continue;
             }
-            let width = if dim.lanes { access.vector as usize } else { dim.varying.len() };
+            let each = dim.lanes || dim.piece;
+            let width = if each { access.vector as usize } else { dim.varying.len() };
             let tests = (0..width)
                 .filter_map(|v| {
                     let mut at = dim.uniform;
@@ -342,6 +362,8 @@ impl Context<'_> {
                         let lane = b.mul_int(lane, wide);
                         let lane = b.add_int(lane, v as i64);
                         at = b.add(at, lane);
+                    } else if dim.piece {
+                        at = b.add_int(at, v as i64);
                     }
                     let below = dim.upper.map(|size| b.compare(MapOp::Lt, at, size));
                     let above = dim.lower.then(|| b.compare(MapOp::Ge, at, zero));
@@ -356,8 +378,10 @@ impl Context<'_> {
         if lane_tests.is_empty() {
             return;
         }
-        // Masks hold for a single element per access.
-        access.whole = access.vector == 1;
+        // Masks hold for a single element per access, but that of the frame for all of a lane's.
+        let together = lane_tests.iter().all(|tests| tests.len() == 1);
+        let piece = together && dims.iter().any(|d| d.piece) && access.count.is_none();
+        access.whole &= access.vector == 1 || piece;
         access.masks = (0..access.vector as usize)
             .filter_map(|v| {
                 let tests = lane_tests

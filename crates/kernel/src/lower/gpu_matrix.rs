@@ -66,6 +66,8 @@ struct GpuMatrix<'a> {
     size: [ValueId; 3],
     /// First row and column of the group.
     origin: [ValueId; 2],
+    /// First row and column that the group stores, where those before are another's too.
+    own: [Option<ValueId>; 2],
     /// The output, or the scratch that sums go to.
     c: Matrix,
     /// The batch index, and the slice of K.
@@ -267,11 +269,16 @@ impl<'a> GpuMatrix<'a> {
             None if slices > 1 => slice = cx.b.grid(Size::Const(slices), 1),
             None => {}
         }
-        let mut origin = [zero; 2];
+        let (mut origin, mut own) = ([zero; 2], [None; 2]);
         for (d, step) in mapping.block().into_iter().enumerate() {
             let group = cx.b.grid(cx.args.size(program, facts.size[d]), step);
             if cx.b.known(size[d]).is_none_or(|size| size as u64 > step) {
                 origin[d] = cx.b.mul_int(group, step as i64);
+            }
+            if ends_with_output(program, facts, &mapping, d) {
+                own[d] = Some(origin[d]);
+                let last = cx.b.add_int(size[d], -(step as i64));
+                origin[d] = cx.b.min(origin[d], last);
             }
         }
         place_indices(&mut cx, facts, batch);
@@ -282,7 +289,7 @@ impl<'a> GpuMatrix<'a> {
         };
         let barrier = cx.b.group_barrier("all");
         let shape = Shape { stored, product, axes };
-        Ok(GpuMatrix { cx, facts, mapping, shape, size, origin, c, batch, slice, barrier })
+        Ok(GpuMatrix { cx, facts, mapping, shape, size, origin, own, c, batch, slice, barrier })
     }
 
     fn run(&mut self) -> Result<(), LowerError> {
@@ -362,6 +369,23 @@ impl<'a> GpuMatrix<'a> {
         let lane = [b.mul_int(row, piece(tile[0])), b.mul_int(column, piece(tile[1]))];
         Position { corner, set, lane }
     }
+}
+
+/// Whether the last block over rows (0) or columns (1) begins as far before the output's end as it is
+/// long, so that nothing is read beyond the operands and no copy needs a test: it computes rows (or
+/// columns) of the block before again, and leaves storing them to that one. Pieces of 4 columns
+/// must not lie across what is stored: slices store them whole.
+fn ends_with_output(
+    program: &Program,
+    facts: &MatrixFacts,
+    mapping: &GpuMatrixMapping,
+    d: usize,
+) -> bool {
+    let step = mapping.block()[d];
+    let whole = d == 0 || program.divisor(facts.size[d]).is_multiple_of(VECTOR);
+    mapping.stages > 1
+        && (mapping.slices == 1 || whole)
+        && program.known(facts.size[d]).is_some_and(|n| n > step && !n.is_multiple_of(step))
 }
 
 /// Consecutive rows or columns of a lane.

@@ -60,7 +60,7 @@ impl Context<'_> {
             let (uniform, lanes, varying) = match pos {
                 Pos::Uniform(p) => (p, false, Vec::new()),
                 Pos::Lanes(p) => (p, true, Vec::new()),
-                Pos::PerLane(p) => (zero, false, vec![p]),
+                Pos::PerLane(p) | Pos::Piece(p) => (zero, false, vec![p]),
             };
             dims.push(Dim {
                 stride: self.b.int(stride as i64),
@@ -68,6 +68,7 @@ impl Context<'_> {
                 uniform,
                 uniform_divisor: if lanes { u64::from(frame.vector) } else { 1 },
                 lanes,
+                piece: matches!(pos, Pos::Piece(_)),
                 varying,
                 upper: None,
                 lower: false,
@@ -80,6 +81,7 @@ impl Context<'_> {
                 uniform: offset,
                 uniform_divisor: 1,
                 lanes: false,
+                piece: false,
                 varying: Vec::new(),
                 upper: None,
                 lower: false,

@@ -73,8 +73,9 @@ pub(super) fn lower(
     let sums = parts.into_iter().reduce(|total, part| {
         total.iter().zip(part).map(|(a, c)| b.map(MapOp::Add, &[*a, c])).collect()
     });
+    let own = [None; 2];
     let output =
-        Output { facts, axes, product, stored: Some(stored), c, size, block, padded: false };
+        Output { facts, axes, product, stored: Some(stored), c, size, block, own, padded: false };
     let piece = Piece {
         row: [row, group[0]],
         column: [column, group[1]],

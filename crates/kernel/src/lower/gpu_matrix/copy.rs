@@ -163,7 +163,8 @@ impl Staged {
         let stage = rows * pitch;
         let stages = u64::from(this.mapping.stages);
         let shared = b.shared(["a", "b"][which], DType::F32, stages * rows, pitch, Layout::Plain);
-        let whole = this.cx.program.divisor(this.facts.size[which]).is_multiple_of(extent);
+        let whole = this.cx.program.divisor(this.facts.size[which]).is_multiple_of(extent)
+            || this.own[which].is_some();
         let patches = patches
             .into_iter()
             .map(|(x, k)| {

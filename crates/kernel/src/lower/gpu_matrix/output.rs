@@ -32,6 +32,8 @@ pub(super) struct Output<'f> {
     pub(super) size: [ValueId; 2],
     /// The rows and columns of a group, all pieces of which may stick out.
     pub(super) block: [u64; 2],
+    /// The first row and column that are stored, where a block begins before and ends with the output.
+    pub(super) own: [Option<ValueId>; 2],
     /// Whether a piece that starts inside may be stored whole although columns end in it.
     pub(super) padded: bool,
 }
@@ -45,7 +47,10 @@ impl Output<'_> {
         let b = &mut cx.b;
         let row = b.add(at.row[0], at.row[1]);
         let column = b.add(at.column[0], at.column[1]);
-        let rows = (!divides(0, self.block[0])).then(|| b.compare(MapOp::Lt, row, self.size[0]));
+        let rows = match self.own[0] {
+            Some(first) => Some(b.compare(MapOp::Ge, row, first)),
+            None => (!divides(0, self.block[0])).then(|| b.compare(MapOp::Lt, row, self.size[0])),
+        };
         let rows = b.both(at.mask, rows);
         // A piece is inside as a whole if the row's length is a multiple of it.
         let together = divides(1, width) || self.padded;
@@ -53,7 +58,10 @@ impl Output<'_> {
         for e in 0..width as i64 {
             let test = (!divides(1, self.block[1]) && (e == 0 || !together)).then(|| {
                 let column = b.add_int(column, e);
-                b.compare(MapOp::Lt, column, self.size[1])
+                match self.own[1] {
+                    Some(first) => b.compare(MapOp::Ge, column, first),
+                    None => b.compare(MapOp::Lt, column, self.size[1]),
+                }
             });
             masks.push(match (e, test) {
                 (_, Some(_)) => b.both(rows, test),
@@ -62,7 +70,9 @@ impl Output<'_> {
             });
         }
         let values = match self.stored {
-            Some(stored) if stored != self.product => self.epilogue(cx, at, &masks, stored)?,
+            Some(stored) if stored != self.product => {
+                self.epilogue(cx, at, &masks, together, stored)?
+            }
             _ => at.sums.clone(),
         };
         let b = &mut cx.b;
@@ -89,31 +99,35 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// What the program makes of the sums of a piece.
+    /// What the program makes of the sums of a piece: at once where it is inside as a whole, so that
+    /// what it loads comes in vectors, else element by element.
     fn epilogue(
         &self,
         cx: &mut Context<'_>,
         at: &Piece,
         masks: &[Option<ValueId>],
+        together: bool,
         stored: ir::ValueId,
     ) -> Result<Vec<ValueId>, LowerError> {
+        let parts = if together { 1 } else { at.sums.len() };
+        let width = at.sums.len() / parts.max(1);
         let mut out = Vec::with_capacity(at.sums.len());
-        for (e, (sum, mask)) in at.sums.iter().zip(masks).enumerate() {
+        for (part, sums) in at.sums.chunks(width.max(1)).enumerate() {
             let b = &mut cx.b;
             let row = b.add(at.row[0], at.row[1]);
             let column = b.add(at.column[0], at.column[1]);
-            let column = b.add_int(column, e as i64);
+            let column = b.add_int(column, (part * width) as i64);
             let positions =
-                vec![(self.axes[0], Pos::PerLane(row)), (self.axes[1], Pos::PerLane(column))];
-            let mut frame = Frame::at(positions, 1);
+                vec![(self.axes[0], Pos::PerLane(row)), (self.axes[1], Pos::Piece(column))];
+            let mut frame = Frame::at(positions, width as u32);
             frame.inside = true;
-            frame.mask = *mask;
-            frame.memo.insert(self.product, vec![*sum]);
+            frame.mask = masks.get(part).copied().flatten();
+            frame.memo.insert(self.product, sums.to_vec());
             let values = cx.eval(stored, &mut frame)?;
-            let Some(value) = values.first() else {
+            let Some(last) = values.last() else {
                 return Err(cx.error(Rule::Operation, "an epilogue without a value"));
             };
-            out.push(*value);
+            out.extend((0..width).map(|v| *values.get(v).unwrap_or(last)));
         }
         Ok(out)
     }
@@ -135,6 +149,7 @@ impl GpuMatrix<'_> {
             c: self.c,
             size: [self.size[0], self.size[1]],
             block: self.mapping.block(),
+            own: self.own,
             padded: slices,
         };
         if self.mapping.warps[2] > 1 {
