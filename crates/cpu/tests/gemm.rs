@@ -6,7 +6,7 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Data as Arg, isas, run};
-use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans, gemm};
+use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans};
 use tilewright_ir::oracle::{self, Data};
 use tilewright_ir::program::{Access, Program};
 use tilewright_ir::{DType, analysis, interp};
@@ -69,15 +69,13 @@ impl Case {
     }
 
     fn program(&self) -> (Program, BTreeMap<String, u64>) {
-        let mut program = gemm(&self.spec).expect("a valid product");
-        let mut dims = BTreeMap::new();
-        for ((name, size), symbolic) in ["m", "n", "k"].iter().zip(self.size).zip(self.symbolic) {
-            if symbolic {
-                dims.insert((*name).to_string(), size);
-            } else {
-                program.bind(name, size).expect("a size");
-            }
-        }
+        let size = [0, 1, 2].map(|d| (!self.symbolic[d]).then_some(self.size[d]));
+        let program = self.spec.sized(size).expect("a valid product");
+        let mut dims: BTreeMap<String, u64> = (["m", "n", "k"].iter().zip(self.size))
+            .zip(self.symbolic)
+            .filter(|(_, symbolic)| *symbolic)
+            .map(|((name, size), _)| (name.to_string(), size))
+            .collect();
         if self.spec.batch {
             dims.insert("batch".to_string(), self.batch);
         }

@@ -2,8 +2,8 @@
 //! per line.
 //!
 //! `{"cmd":"facts"}`;
-//! `{"cmd":"prepare","m":M,"n":N,"k":K,"trans":"nn","limit":40}` compiles the best mappings by the
-//! planner's estimate, checks every element of each one's output against a float64 product that a
+//! `{"cmd":"prepare","m":M,"n":N,"k":K,"trans":"nn","limit":40}` compiles the best mappings of the
+//! planner's space (with `"wide":true`, of all choices) by its estimate, checks every element of each one's output against a float64 product that a
 //! plain kernel computes on the device, times the correct ones and keeps the fastest;
 //! `{"cmd":"time","rounds":N}` times the kept mapping: medians of graph launches in microseconds;
 //! `{"cmd":"ptx","m":M,"n":N,"k":K,"mapping":{…}}` gives the text of a mapping's kernels, `{"cmd":"plan",…}`
@@ -17,16 +17,16 @@ use serde_json::{Value, json};
 use tilewright_cuda::driver::{Context, Function, Graph};
 use tilewright_cuda::{Ptx, PtxTarget, emit_resident};
 use tilewright_ir::facts::{Family, MatrixFacts};
-use tilewright_ir::ops::{GemmSpec, Trans, gemm};
+use tilewright_ir::ops::{GemmSpec, Trans};
 use tilewright_ir::program::Program;
 use tilewright_ir::{DType, analysis};
 use tilewright_kernel::kernel::Kernel;
 use tilewright_kernel::lower::{Options, lower};
 use tilewright_plan::mapping::{GpuMatrixMapping, Mapping};
-use tilewright_plan::policy::gpu_matrix::shortlist;
+use tilewright_plan::policy::gpu::Gpu;
+use tilewright_plan::policy::gpu_matrix::{estimate, shortlist};
 use tilewright_plan::problem::MatrixProblem;
-use tilewright_plan::space::gpu_matrix::copies;
-use tilewright_plan::target::Target;
+use tilewright_plan::{Request, Target, plan as rank};
 
 #[path = "common/product.rs"]
 mod product;
@@ -51,10 +51,8 @@ impl Case {
         let number = |name: &str| request[name].as_u64().ok_or(format!("`{name}` is missing"));
         let size = [number("m")?, number("n")?, number("k")?];
         let trans: Trans = request["trans"].as_str().unwrap_or("nn").parse()?;
-        let mut program = gemm(&GemmSpec { trans, ..GemmSpec::plain(DType::F32) })?;
-        for (name, size) in ["m", "n", "k"].iter().zip(size) {
-            program.bind(name, size)?;
-        }
+        let spec = GemmSpec { trans, ..GemmSpec::plain(DType::F32) };
+        let mut program = spec.sized(size.map(Some))?;
         let ids: Vec<_> = program.tensors.iter().map(|(id, _)| id).collect();
         ids.into_iter().for_each(|id| program.tensors[id].align = ALIGN);
         let facts = analysis::facts(&program);
@@ -68,14 +66,24 @@ impl Case {
         }
     }
 
-    fn mappings(&self, limit: usize) -> Result<Vec<(f64, GpuMatrixMapping)>, Error> {
-        let [m, n, k] = self.size;
-        let mut problem = MatrixProblem::plain(m, n, k);
-        problem.transposed = [self.trans.a(), self.trans.b()];
+    /// The best mappings by the planner's estimate: of its space, or (`wide`) of the whole product of
+    /// choices.
+    fn mappings(&self, wide: bool, limit: usize) -> Result<Vec<(f64, GpuMatrixMapping)>, Error> {
         let target = Target::nvidia_h200();
         let gpu = target.gpu_facts().ok_or("no GPU facts")?;
-        let copies = copies(&self.program, self.matrix()?);
-        Ok(shortlist(&problem, gpu, copies, limit))
+        let request = Request::new(&self.program, &self.facts);
+        let problem = MatrixProblem::new(&request, self.matrix()?)?;
+        if wide {
+            return Ok(shortlist(&problem, gpu, problem.copies, limit));
+        }
+        let ranking = rank(&request, &target, &Gpu)?;
+        let mut found = Vec::new();
+        for at in ranking.order.iter().take(limit) {
+            if let Mapping::GpuMatrix(mapping) = ranking.candidates[*at].mapping {
+                found.push((estimate(&problem, gpu, &mapping), mapping));
+            }
+        }
+        Ok(found)
     }
 
     fn kernels(&self, mapping: GpuMatrixMapping) -> Result<Vec<(Kernel, Ptx)>, Error> {
@@ -164,7 +172,7 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
     let limit = request["limit"].as_u64().unwrap_or(40) as usize;
     let list = match serde_json::from_value::<Vec<GpuMatrixMapping>>(request["mappings"].clone()) {
         Ok(given) => given.into_iter().map(|m| (0.0, m)).collect(),
-        Err(_) => case.mappings(limit)?,
+        Err(_) => case.mappings(request["wide"].as_bool().unwrap_or(false), limit)?,
     };
     let state = State::new(context, case.size, case.trans)?;
     let started = std::time::Instant::now();
@@ -217,9 +225,11 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
         table.push(row);
     }
     found.sort_by(|a, b| a.0.total_cmp(&b.0));
-    // Launches cost more than they do in a graph, so the first few meet again there.
+    // Launches cost more than they do in a graph, so the first few meet again there, and the
+    // planner's pick.
     let mut best: Option<(f64, Ready, Graph, usize, usize)> = None;
-    for (us, mut ready, number) in found.into_iter().take(12) {
+    let again = found.into_iter().enumerate().filter(|(rank, f)| *rank < 12 || f.2 == 0);
+    for (_, (us, mut ready, number)) in again {
         let (graph, count) = graph_of(context, &mut ready, us)?;
         graph_time(context, &graph, count, 1)?;
         let us = median(graph_time(context, &graph, count, 3)?);
@@ -250,7 +260,7 @@ fn plan(request: &Value) -> Result<Value, Error> {
     let case = Case::new(request)?;
     let limit = request["limit"].as_u64().unwrap_or(40) as usize;
     let list: Vec<Value> = case
-        .mappings(limit)?
+        .mappings(request["wide"].as_bool().unwrap_or(false), limit)?
         .into_iter()
         .map(|(estimate, mapping)| json!({ "estimate": estimate, "mapping": mapping }))
         .collect();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tilewright_ir::interp::{self, Bindings};
-use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans, gemm};
+use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans};
 use tilewright_ir::oracle::{self, Data, Random};
 use tilewright_ir::program::{Access, Program};
 use tilewright_ir::{DType, analysis};
@@ -58,15 +58,13 @@ fn scalar(name: &str) -> f64 {
 }
 
 fn program(case: &Case) -> (Program, BTreeMap<String, u64>) {
-    let mut program = gemm(&case.spec).expect("a valid product");
-    let mut dims = BTreeMap::new();
-    for ((name, size), symbolic) in ["m", "n", "k"].iter().zip(case.size).zip(case.symbolic) {
-        if symbolic {
-            dims.insert((*name).to_string(), size);
-        } else {
-            program.bind(name, size).expect("a size");
-        }
-    }
+    let size = [0, 1, 2].map(|d| (!case.symbolic[d]).then_some(case.size[d]));
+    let program = case.spec.sized(size).expect("a valid product");
+    let mut dims: BTreeMap<String, u64> = (["m", "n", "k"].iter().zip(case.size))
+        .zip(case.symbolic)
+        .filter(|(_, symbolic)| *symbolic)
+        .map(|((name, size), _)| (name.to_string(), size))
+        .collect();
     if case.spec.batch {
         dims.insert("batch".to_string(), 2);
     }

@@ -180,6 +180,21 @@ impl GemmSpec {
             block: [64, 64, 64],
         }
     }
+
+    /// The program for M×N×K with these sizes bound; a size that isn't stated stays open until
+    /// launch.
+    ///
+    /// # Errors
+    /// As [`gemm`]; a size beyond a dimension's bound.
+    pub fn sized(&self, size: [Option<u64>; 3]) -> Result<Program, OpError> {
+        let mut program = gemm(self)?;
+        for (name, size) in ["m", "n", "k"].into_iter().zip(size) {
+            if let Some(size) = size {
+                program.bind(name, size)?;
+            }
+        }
+        Ok(program)
+    }
 }
 
 /// The tile that an instance computes: where it lies in a tensor shaped as C.

@@ -59,13 +59,8 @@ impl Case {
     }
 
     fn program(&self) -> Program {
-        let mut program = gemm(&self.spec).unwrap();
-        for (name, size) in ["m", "n", "k"].iter().zip(self.size) {
-            if !(self.dynamic && *name == "m") {
-                program.bind(name, size).unwrap();
-            }
-        }
-        program
+        let [m, n, k] = self.size;
+        self.spec.sized([(!self.dynamic).then_some(m), Some(n), Some(k)]).unwrap()
     }
 
     fn run(&self, m: MatrixMapping, orders: &[Order]) {
