@@ -1,13 +1,14 @@
 """Strict FP32 products on a CUDA device: ours (through the worker) and cuBLAS (torch.mm, no TF32).
 
-usage: gemm.py WORKER OUT.json [SECONDS [MxNxK,... [LIMIT]]]
+usage: gemm.py WORKER OUT.json [SECONDS [MxNxK[nt|tn|tt],... [LIMIT]]]
 
 Both peers of a case are timed in turn, several rounds, by CUDA graphs of back-to-back launches;
-medians. An A/A row (ours twice) gives the noise floor of the case. LIMIT mappings are tried for
-each case, the planner's best first.
+medians. An A/A row (ours twice) gives the noise floor of the case. LIMIT mappings of the planner's
+space are tried for each case, its best first; what the first one took is the time of a default plan.
 """
 import json
 import math
+import re
 import statistics
 import sys
 import time
@@ -39,21 +40,23 @@ def main():
     torch.backends.cuda.matmul.allow_tf32 = False
     worker = Worker(sys.argv[1])
     deadline = time.time() + float(sys.argv[3]) if len(sys.argv) > 3 else None
-    shapes = SHAPES
+    cases = [(shape, "nn") for shape in SHAPES]
     if len(sys.argv) > 4 and sys.argv[4] != "all":
-        shapes = [tuple(int(x) for x in s.split("x")) for s in sys.argv[4].split(",")]
-    limit = int(sys.argv[5]) if len(sys.argv) > 5 else 36
+        found = [re.fullmatch(r"(\d+)x(\d+)x(\d+)(nt|tn|tt)?", s) for s in sys.argv[4].split(",")]
+        cases = [(tuple(map(int, s.groups()[:3])), s[4] or "nn") for s in found]
+    limit = int(sys.argv[5]) if len(sys.argv) > 5 else 64
     print(worker.ask(cmd="facts"))
     results = {"torch": torch.__version__, "cases": []}
-    for m, n, k in shapes:
+    for (m, n, k), trans in cases:
         if deadline and time.time() > deadline:
             print("out of time")
             break
         started = time.time()
-        ours = worker.ask(cmd="prepare", m=m, n=n, k=k, trans="nn", limit=limit)
+        ours = worker.ask(cmd="prepare", m=m, n=n, k=k, trans=trans, limit=limit)
         prepared = time.time() - started
-        a = torch.rand(m, k, device="cuda") * 2 - 1
-        b = torch.rand(k, n, device="cuda") * 2 - 1
+        a = torch.rand(*((k, m) if trans[0] == "t" else (m, k)), device="cuda") * 2 - 1
+        b = torch.rand(*((n, k) if trans[1] == "t" else (k, n)), device="cuda") * 2 - 1
+        a, b = a.t() if trans[0] == "t" else a, b.t() if trans[1] == "t" else b
         c = torch.empty(m, n, device="cuda")
         peer = graph_of(lambda: torch.mm(a, b, out=c), fewest=2, most=400)
         samples = {"ours": [], "ours_again": [], "cublas": []}
@@ -73,13 +76,14 @@ def main():
         best = ours.get("best") or {}
         tried = ours.get("candidates") or []
         failed = [t["failed"] for t in tried if "failed" in t]
-        results["cases"].append({"m": m, "n": n, "k": k, "median": med, "samples": samples, "ratio": ratio,
+        default = (tried[0].get("graph_us") or tried[0].get("us")) if tried else None
+        results["cases"].append({"m": m, "n": n, "k": k, "trans": trans, "median": med, "samples": samples, "ratio": ratio,
                                  "floor": floor, "tflops": tflops, "prepare_s": prepared,
-                                 "compile_s": ours.get("compile_s"), "best": best,
+                                 "compile_s": ours.get("compile_s"), "best": best, "default": default,
                                  "candidates": tried, "error": ours.get("error")})
         aim = AIMS.get((m, n, k))
-        print(f"{m}x{n}x{k}: ours {med['ours']:9.2f} us, cuBLAS {med['cublas']:9.2f}, ratio {ratio:5.3f}, floor {floor:.3f}, "
-              f"{tflops:5.1f} TFLOP/s{f', aim {aim}' if aim else ''}; {describe(best)}; err {best.get('error', math.nan):.2f}; "
+        print(f"{m}x{n}x{k} {trans}: ours {med['ours']:9.2f} us, cuBLAS {med['cublas']:9.2f}, ratio {ratio:5.3f}, floor {floor:.3f}, "
+              f"{tflops:5.1f} TFLOP/s{f', aim {aim}' if aim else ''}; {describe(best)}; err {best.get('error', math.nan):.2f}; default {default or math.nan:.2f}; "
               f"{len(tried)} tried, {len(failed)} failed, {prepared:.1f} s ({ours.get('compile_s', 0):.1f} compiling) "
               f"{ours.get('error') or ''} {failed[0][:120] if failed else ''}", flush=True)
         del a, b, c, peer

@@ -1,6 +1,6 @@
-"""Markdown of the output of rows.py.
+"""Markdown of the output of rows.py or gemm.py.
 
-usage: table.py ROWS.json
+usage: table.py RESULTS.json
 """
 import json
 import math
@@ -9,9 +9,24 @@ import sys
 BIG = 256 << 20
 
 
+def products(cases):
+    print("| M×N×K | ours | default plan | cuBLAS | ratio | floor | TFLOP/s |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    for c in cases:
+        med, trans = c["median"], "" if c["trans"] == "nn" else f" {c['trans']}"
+        default = f"{c['default']:.2f}" if c.get("default") else "–"
+        print(f"| {c['m']}×{c['n']}×{c['k']}{trans} | {med['ours']:.2f} | {default} | {med['cublas']:.2f} "
+              f"| {c['ratio']:.3f} | {c['floor']:.3f} | {c['tflops']:.1f} |")
+    ratios = [c["ratio"] for c in cases]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"\n{len(cases)} cases, geometric mean {mean:.3f}, smallest {min(ratios):.3f}.")
+
+
 def main():
     with open(sys.argv[1]) as f:
         results = json.load(f)
+    if "m" in results["cases"][0]:
+        return products(results["cases"])
     copies = {}
     for c in results["copy"]:
         copies[c["mib"]] = min(c["us"], c["memcpy_us"])

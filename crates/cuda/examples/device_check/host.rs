@@ -7,6 +7,7 @@ use tilewright_engine::check::{self, LaunchValues, compile_checked};
 use tilewright_engine::{Engine, LaunchOptions, Plan, PlanOptions, inputs};
 use tilewright_ir::DType;
 use tilewright_ir::ops::OpRequest;
+use tilewright_plan::Target;
 use tilewright_runtime::{Buffer, DeviceBuffer};
 
 use crate::Error;
@@ -15,6 +16,40 @@ use crate::cases::{all_ops, case, products, values};
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Times of PTX generation: the kernels of the default plans of every op and product. It needs no
+/// device.
+pub fn emission(target: &Target) -> Result<(), Error> {
+    let mut times = Vec::new();
+    for case in all_ops()?.iter().chain(&products()?) {
+        let options = PlanOptions {
+            sizes: values(case).dims.into_iter().collect(),
+            ..PlanOptions::default()
+        };
+        let plan = Plan::new(&case.program, target, &options)?;
+        let lowered = match plan.ranking.chosen() {
+            Some(best) if plan.general.is_none() => plan.lower(best)?,
+            _ => plan.lower_general()?,
+        };
+        for kernel in &lowered.launches {
+            let start = Instant::now();
+            let made = emit(kernel, PtxTarget::BASE);
+            let ms = start.elapsed().as_secs_f64() * 1e3;
+            if made.is_ok() {
+                times.push((ms, case.name.clone()));
+            }
+        }
+    }
+    times.sort_by(|a, b| a.0.total_cmp(&b.0));
+    if let Some((worst, name)) = times.last() {
+        println!(
+            "PTX of {} kernels: median {:.3} ms, longest {worst:.3} ms ({name})",
+            times.len(),
+            times[times.len() / 2].0
+        );
+    }
+    Ok(())
 }
 
 /// What the host pays.
@@ -55,35 +90,7 @@ pub fn host(device: CudaDevice) -> Result<(), Error> {
         );
     }
 
-    // PTX generation.
-    let mut times = Vec::new();
-    for case in all_ops()?.iter().chain(&products()?) {
-        let options = PlanOptions {
-            sizes: values(case).dims.into_iter().collect(),
-            ..PlanOptions::default()
-        };
-        let plan = Plan::new(&case.program, engine.target(), &options)?;
-        let lowered = match plan.ranking.chosen() {
-            Some(best) if plan.general.is_none() => plan.lower(best)?,
-            _ => plan.lower_general()?,
-        };
-        for kernel in &lowered.launches {
-            let start = Instant::now();
-            let made = emit(kernel, PtxTarget::BASE);
-            let ms = start.elapsed().as_secs_f64() * 1e3;
-            if made.is_ok() {
-                times.push((ms, case.name.clone()));
-            }
-        }
-    }
-    times.sort_by(|a, b| a.0.total_cmp(&b.0));
-    if let Some((worst, name)) = times.last() {
-        println!(
-            "PTX of {} kernels: median {:.3} ms, longest {worst:.3} ms ({name})",
-            times.len(),
-            times[times.len() / 2].0
-        );
-    }
+    emission(engine.target())?;
 
     // A launch through a bound handle beside the driver's own call.
     let program = case("softmax", OpRequest::shaped(DType::F32, &[4, 32]))?.program;

@@ -5,7 +5,8 @@
 //! takes over shapes at the thresholds; `gemm` runs products of all storages, ragged, unaligned,
 //! batched, with epilogues; `paths` runs long rows,
 //! thin products, long grids and open sizes; `few` is a short list for a memory checker; `host` prints times of PTX
-//! generation, from a ready context to a checked result, and of launches.
+//! generation, from a ready context to a checked result, and of launches; `ptx` the first of these,
+//! without a device.
 
 mod cases;
 mod host;
@@ -20,6 +21,7 @@ use tilewright_engine::check::run_checked;
 use tilewright_engine::timing::{TimingOptions, measure_bound};
 use tilewright_engine::{Engine, PlanOptions, inputs};
 use tilewright_ir::DType;
+use tilewright_plan::Target;
 use tilewright_runtime::Device;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -108,6 +110,9 @@ fn check_all(engine: &Engine, cases: &[Case], threads: usize, time: bool) -> usi
 
 fn main() -> Result<(), Error> {
     let mode = std::env::args().nth(1).unwrap_or_else(|| "check".to_string());
+    if mode == "ptx" {
+        return host::emission(&Target::nvidia_h200());
+    }
     let device = CudaDevice::open(0)?;
     let failures = match mode.as_str() {
         "facts" => {
