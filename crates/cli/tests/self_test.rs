@@ -31,6 +31,8 @@ fn cases_are_checked_and_reported() {
     for case in cases {
         assert_eq!(case["verdict"], "passed", "{case}");
         assert!(case["error_ratio"].as_f64().unwrap() <= 1.0, "{case}");
+        // Plain numbers, NaN, low and large maxima, −∞, the end of the range, subnormal numbers.
+        assert!(case["inputs"].as_u64().unwrap() >= 7, "{case}");
         assert!(case["launch_us"].as_f64().unwrap() > 0.0, "{case}");
         assert_eq!(case["clock"], "host");
         assert!(case["id"].as_str().unwrap().contains("softmax-f32"), "{case}");
@@ -39,6 +41,17 @@ fn cases_are_checked_and_reported() {
     let printed = d.run("self-test --brief --case softmax-f32 -o r.json --json").ok();
     let printed: Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(printed["list"], report["list"]);
+}
+
+#[test]
+fn every_op_takes_special_numbers() {
+    let d = Directory::new("self-test-special");
+    d.run("self-test --brief -o r.json").ok();
+    let report = report(&d, "r.json");
+    for case in report["cases"].as_array().unwrap() {
+        assert_eq!(case["verdict"], "passed", "{case}");
+        assert!(case["inputs"].as_u64().unwrap() >= 3, "{case}");
+    }
 }
 
 #[test]
