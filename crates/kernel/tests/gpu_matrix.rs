@@ -212,12 +212,12 @@ fn vectors_along_k() {
                 // Columns of B, and rows of the transpose of A, go in vectors where they are whole.
                 let along = [!trans.a(), trans.b()];
                 let copy = [0, 1].map(|i| {
-                    let whole = block[i] >= 4 && size[i] % 4 == 0;
+                    let whole = block[i] >= 4 && size[i].is_multiple_of(4);
                     if along[i] || whole { copy[i] } else { 1 }
                 });
                 let mapping = GpuMatrixMapping { copy, ..mapping };
                 let share = mapping.depth / mapping.warps[2];
-                if share % 4 > 0 && (0..2).any(|i| along[i] && copy[i] > 1) {
+                if !share.is_multiple_of(4) && (0..2).any(|i| along[i] && copy[i] > 1) {
                     let error = case.lower(mapping).unwrap_err();
                     assert_eq!(error.rule, Rule::ExactCover, "{mapping:?}");
                     continue;
