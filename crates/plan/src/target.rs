@@ -144,12 +144,15 @@ impl CpuFacts {
         (self.isa.vector_bytes() / element_bytes.max(1)) as u32
     }
 
-    /// Elements of each width of vector that a row program may use, the widest first. AVX-512 has
-    /// every operation on half a register too, which some processors run at a higher clock.
+    /// Elements of each width of vector that a row program may use, the widest first. Every
+    /// operation is there on half a register too: with AVX-512 some processors run it at a higher
+    /// clock, and short ragged rows waste less of it.
     pub fn widths(&self, element_bytes: u64) -> Vec<u32> {
         let lanes = self.lanes(element_bytes);
         match self.isa {
             CpuIsa::Avx512 => vec![lanes, lanes / 2],
+            // A subgroup of two lanes has no code.
+            CpuIsa::Avx2 if lanes > 4 => vec![lanes, lanes / 2],
             CpuIsa::Avx2 | CpuIsa::Portable => vec![lanes],
         }
     }
