@@ -9,14 +9,15 @@ pub fn close(a: f64, b: f64) -> bool {
     a == b || (a - b).abs() <= TOLERANCE * a.abs().max(b.abs()).max(1e-3)
 }
 
-/// Linear interpolation at position q·(n−1) of the sorted numbers; `None` of none or of NaN.
+/// Linear interpolation at position q·(n−1) of the sorted numbers, q brought to 0 … 1; `None` of
+/// none or of NaN.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     if values.iter().any(|v| v.is_nan()) {
         return None;
     }
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
-    let position = q * (sorted.len().checked_sub(1)?) as f64;
+    let position = q.clamp(0.0, 1.0) * (sorted.len().checked_sub(1)?) as f64;
     let below = *sorted.get(position.floor() as usize)?;
     let above = *sorted.get(position.ceil() as usize)?;
     Some(below + (above - below) * position.fract())
@@ -25,11 +26,6 @@ pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
 /// The middle, or the mean of the two middle ones.
 pub fn median(values: &[f64]) -> Option<f64> {
     quantile(values, 0.5)
-}
-
-/// The median of integers.
-pub fn median_of(values: &[u64]) -> Option<f64> {
-    median(&values.iter().map(|v| *v as f64).collect::<Vec<_>>())
 }
 
 /// Two-sided exact binomial p of `wins` in `n` fair tosses.
@@ -95,6 +91,8 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
         assert_eq!(quantile(&[0.0, 10.0], 0.95), Some(9.5));
         assert_eq!(quantile(&[7.0], 0.95), Some(7.0));
+        assert_eq!(quantile(&[0.0, 10.0], -0.15), Some(0.0));
+        assert_eq!(quantile(&[0.0, 10.0], 1.1), Some(10.0));
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[1.0, f64::NAN]), None);
     }

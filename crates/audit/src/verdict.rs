@@ -71,7 +71,7 @@ rules! {
     SearchDisturbed "search.disturbed" "No training case's rounds spread beyond the limit in the end, unless an entry says so."
     SearchOutputs "search.outputs" "Every output was compared whole with the oracle, guards intact and inputs unchanged, before a time counted."
     SearchFloor "search.floor" "The physical floor follows from the ceilings; labels under 0.9 of it are refused, no others."
-    SearchLabels "search.labels" "Every label is the stated quantile (the median, if none is) over rounds of the metric values of its samples."
+    SearchLabels "search.labels" "Every label is the stated quantile (the median, if none is) over rounds of that quantile of their samples."
     SearchIncumbent "search.incumbent" "The incumbent has the smallest score of all legal candidates."
     SearchWinner "search.winner" "The winner is what the selection metric says, and was compiled, checked and measured afresh."
     SearchControls "search.controls" "Controls are measured as candidates are; one that is missing is missing in every case."

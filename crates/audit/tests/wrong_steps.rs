@@ -623,6 +623,28 @@ fn the_study_file() {
         });
         assert_eq!(audited("space", &record).failed(), failed);
     }
+    // The widths of rows on a CPU, by list or by what the machine (AVX2) has.
+    let lanes = |v: &mut Value, lanes: &[u64]| {
+        for (i, candidate) in v["candidates"].as_array_mut().unwrap().iter_mut().enumerate() {
+            candidate["mapping"] = json!({"family": "rows", "lanes": lanes[i % lanes.len()]});
+        }
+    };
+    for (space, found, holds) in [
+        ("widths = \"all\"", &[8, 4][..], true),
+        ("widths = \"all\"", &[8], false),
+        ("widths = \"all\"", &[8, 4, 16], false),
+        ("threads = [16, 8]", &[16, 8], true),
+        ("threads = [16, 8]", &[16], false),
+        ("threads = [8]", &[8, 16], false),
+    ] {
+        let record = Record::altered(&|path, v| match path {
+            "study.toml" => *v = json!(format!("{}[space]\n{space}\n", v.as_str().unwrap())),
+            _ if v["case"]["family"] == "rows" && v["candidates"].is_array() => lanes(v, found),
+            _ => {}
+        });
+        let failed = audited("widths", &record).failed();
+        assert_eq!(!failed.contains(&"study.protocol"), holds, "{space} {found:?}: {failed:?}");
+    }
 }
 
 #[test]

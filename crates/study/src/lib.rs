@@ -4,6 +4,7 @@
 
 pub mod ablate;
 pub mod adhoc;
+mod alternate;
 mod assembly;
 pub mod bench;
 pub mod calibration;

@@ -1,6 +1,7 @@
 //! Replay rounds: every path of every hold-out case compiled, checked and measured anew, in a
 //! balanced order.
 
+use crate::alternate::{self, Path};
 use crate::bench::{Bench, Compiled, Failed};
 use crate::canonical::derive;
 use crate::case::Case;
@@ -179,77 +180,24 @@ fn take(run: &mut Run, samples: Result<Samples, Failed>) {
     }
 }
 
-/// Sample i of every path before sample i + 1 of any, so that a disturbance of the machine meets
-/// all paths alike.
+/// All paths side by side.
 fn interleaved(
     bench: &mut Bench<'_>,
     protocol: &Protocol,
     order: &[usize],
     runs: &mut [Run],
 ) -> Result<(), StudyError> {
-    let valid = |runs: &[Run], path: usize| runs[path].outcome == Outcome::Valid;
-    for path in order.iter().copied() {
-        if valid(runs, path) {
-            let name = runs[path].path.clone();
-            let samples = if is_plan(&name) {
-                bench.start(path, protocol)?
-            } else {
-                bench.start_control(&name, protocol)
-            };
-            take(&mut runs[path], samples);
-        }
-    }
-    let phases = [
-        (Phase::Batch, protocol.samples),
-        (Phase::Single, protocol.single_samples),
-        (Phase::Device, protocol.samples),
-    ];
-    for (phase, count) in phases {
-        for _ in 0..count {
-            for path in order.iter().copied() {
-                if valid(runs, path) {
-                    sample(bench, protocol, phase, path, &mut runs[path])?;
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// What a sample is of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    Batch,
-    Single,
-    Device,
-}
-
-/// One sample of a path; none of a device that has no clock.
-fn sample(
-    bench: &mut Bench<'_>,
-    protocol: &Protocol,
-    phase: Phase,
-    slot: usize,
-    run: &mut Run,
-) -> Result<(), StudyError> {
-    let repetitions = match phase {
-        Phase::Batch => Some(run.samples.repetitions),
-        Phase::Single => Some(1),
-        Phase::Device => run.samples.device_repetitions,
-    };
-    let Some(repetitions) = repetitions else { return Ok(()) };
-    let time = match (is_plan(&run.path), phase) {
-        (true, Phase::Device) => bench.device_batch(slot, repetitions)?,
-        (true, _) => bench.batch(slot, repetitions)?,
-        (false, Phase::Device) => bench.device_batch_control(&run.path, repetitions, protocol),
-        (false, _) => bench.batch_control(&run.path, repetitions, protocol),
-    };
-    let samples = &mut run.samples;
-    match (time, phase) {
-        (Ok(ns), Phase::Batch) => samples.batch_ns.push(ns),
-        (Ok(ns), Phase::Single) => samples.single_ns.push(ns),
-        (Ok(ns), Phase::Device) => samples.device_ns.get_or_insert_default().push(ns),
-        (Err((outcome, fault)), _) => (run.outcome, run.error) = (outcome, Some(fault)),
+    let valid: Vec<usize> =
+        order.iter().copied().filter(|path| runs[*path].outcome == Outcome::Valid).collect();
+    let names: Vec<String> = valid.iter().map(|path| runs[*path].path.clone()).collect();
+    let paths: Vec<Path<'_>> = valid
+        .iter()
+        .zip(&names)
+        .map(|(slot, name)| if is_plan(name) { Path::Plan(*slot) } else { Path::Control(name) })
+        .collect();
+    let results = alternate::measure(bench, protocol, &paths)?;
+    for (path, result) in valid.into_iter().zip(results) {
+        take(&mut runs[path], result);
     }
     Ok(())
 }

@@ -107,6 +107,14 @@ fn f32() -> String {
     "f32".to_string()
 }
 
+/// Widths of a group that a study states without knowing the machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Widths {
+    /// Of rows on a CPU all widths that its vectors come in; elsewhere the target's default.
+    All,
+}
+
 /// The part of the candidate space that is searched. What isn't stated is the target's default.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -115,6 +123,8 @@ pub struct Space {
     pub unroll: Option<Vec<u32>>,
     /// Widths of a group.
     pub threads: Option<Vec<u32>>,
+    /// The same for whatever CPU the study runs on. Not beside `threads`.
+    pub widths: Option<Widths>,
     /// Vector widths of rows.
     pub vector: Option<Vec<u32>>,
     /// Programs per group.
@@ -130,8 +140,13 @@ pub struct Space {
 }
 
 impl Space {
-    /// Checks the counts of candidates.
+    /// Checks the counts of candidates, and that nothing is stated twice.
     fn check(&self) -> Result<(), String> {
+        if self.threads.is_some() && self.widths.is_some() {
+            return Err("`space.threads` and `space.widths` exclude each other: `threads` lists \
+                        widths, `widths` takes what the CPU has"
+                .to_string());
+        }
         if self.cap.is_some() && self.top.is_some() {
             return Err("`space.cap` and `space.top` exclude each other: `cap` spreads over the \
                         space, `top` takes the policy's first"
@@ -380,9 +395,9 @@ impl Study {
         if !(s.spread > 0.0 && s.spread <= 1.0) {
             return Err(format!("`search.spread` must be above 0 and at most 1, not {}", s.spread));
         }
-        if !(0.25..=0.75).contains(&s.label_quantile) {
+        if !(0.1..=0.75).contains(&s.label_quantile) {
             return Err(format!(
-                "`search.label_quantile` must be 0.25 to 0.75, not {}",
+                "`search.label_quantile` must be 0.1 to 0.75, not {}",
                 s.label_quantile
             ));
         }
@@ -679,13 +694,16 @@ mod tests {
             ("rounds = 5\nmost_rounds = 4", "`search.rounds` (5) to 100, not 4"),
             ("spread = 0.0", "above 0"),
             ("spread = nan", "above 0"),
-            ("label_quantile = 0.2", "0.25 to 0.75, not 0.2"),
+            ("label_quantile = 0.09", "0.1 to 0.75, not 0.09"),
         ] {
             let error = fault("[acceptance]", &format!("[search]\n{search}\n[acceptance]"));
             assert!(error.contains(word), "{error}");
         }
         let both = fault("[acceptance]", "[space]\ncap = 4\ntop = 4\n[acceptance]");
         assert!(both.contains("exclude"), "{both}");
+        let both = fault("[acceptance]", "[space]\nthreads = [8]\nwidths = \"all\"\n[acceptance]");
+        assert!(both.contains("exclude") && both.contains("`space.widths`"), "{both}");
+        assert!(fault("[acceptance]", "[space]\nwidths = \"most\"\n[acceptance]").contains("most"));
         for name in ["cap", "top"] {
             let zero = fault("[acceptance]", &format!("[space]\n{name} = 0\n[acceptance]"));
             assert!(zero.contains(&format!("`space.{name}` must be at least 1")), "{zero}");

@@ -24,14 +24,10 @@ pub fn spread(values: &[f64], q: f64) -> f64 {
     (quantile(values, q + 0.25) - quantile(values, q - 0.25)) / quantile(values, q)
 }
 
-/// The median of integer nanoseconds.
-pub fn median_ns(values: &[u64]) -> f64 {
-    median(&values.iter().map(|v| *v as f64).collect::<Vec<_>>())
-}
-
-/// Microseconds per call of batches of `repetitions` calls: their median. NaN without batches.
-pub fn per_call_us(batch_ns: &[u64], repetitions: u64) -> f64 {
-    median_ns(batch_ns) / repetitions as f64 / 1000.0
+/// Microseconds per call of batches of `repetitions` calls: their quantile `q`. NaN without batches.
+pub fn per_call_us(batch_ns: &[u64], repetitions: u64, q: f64) -> f64 {
+    let batches: Vec<f64> = batch_ns.iter().map(|ns| *ns as f64).collect();
+    quantile(&batches, q) / repetitions as f64 / 1000.0
 }
 
 /// Two-sided exact sign test: the probability, if both signs are equally likely, of a split at

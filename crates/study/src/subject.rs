@@ -1,16 +1,17 @@
 //! A case with everything that follows from it without measuring: its program, the ranking of its
 //! candidates, the model's inputs of each, its tensors.
 
-use crate::case::Case;
+use crate::case::{Case, CaseFamily};
 use crate::error::StudyError;
-use crate::spec::Space;
+use crate::spec::{Space, Widths};
 use std::collections::BTreeMap;
+use std::str::FromStr;
 use tilewright_engine::check::LaunchValues;
 use tilewright_engine::{Plan, PlanOptions, Resources, Signature};
-use tilewright_ir::Program;
 use tilewright_ir::facts::Family as IrFamily;
 use tilewright_ir::oracle::{self, Data};
 use tilewright_ir::program::Access;
+use tilewright_ir::{DType, Program};
 use tilewright_plan::mapping::Mapping;
 use tilewright_plan::policy::CandidateView;
 use tilewright_plan::policy::whole_launch::{Family, Inputs};
@@ -253,10 +254,18 @@ fn threads(case: &Case, target: &Target) -> u32 {
     target.cpu_facts().map_or(1, |cpu| case.threads.min(cpu.cores).max(1))
 }
 
+/// The widths of rows that the space states without naming them.
+fn widths(case: &Case, target: &Target, space: &Space) -> Option<Vec<u32>> {
+    let (Widths::All, cpu) = (space.widths?, target.cpu_facts()?);
+    // Columns are computed in the type that accumulates them.
+    let compute = DType::from_str(&case.dtype).ok()?.accumulator();
+    (case.family == CaseFamily::Rows).then(|| cpu.widths(compute.bytes()))
+}
+
 fn space_options(case: &Case, target: &Target, space: &Space) -> SpaceOptions {
     SpaceOptions {
         blocks: space.blocks.clone(),
-        threads: space.threads.clone(),
+        threads: space.threads.clone().or_else(|| widths(case, target, space)),
         vector: space.vector.clone(),
         unroll: space.unroll.clone(),
         pack: space.pack.clone(),
@@ -315,6 +324,41 @@ mod tests {
             let inputs = candidates.list.iter().flat_map(|c| &c.inputs);
             assert!(inputs.into_iter().all(|x| x.is_finite()), "{}", case.id);
         }
+    }
+
+    #[test]
+    fn all_widths_are_those_of_the_machine() {
+        for (isa, dtype, due) in [
+            (CpuIsa::Avx512, "f32", vec![16, 8]),
+            (CpuIsa::Avx512, "bf16", vec![16, 8]),
+            (CpuIsa::Avx512, "f64", vec![8, 4]),
+            (CpuIsa::Avx2, "f32", CpuFacts::modest(CpuIsa::Avx2, 2).widths(4)),
+        ] {
+            let target = Target::cpu(CpuFacts::modest(isa, 2));
+            let space = Space { widths: Some(Widths::All), ..Space::default() };
+            let lanes = |op: &str, shape: &str| {
+                let case = Case::new(op, dtype, shape, CaseSet::Training, 2).unwrap();
+                let subject = Subject::new(&case, &target, &space).unwrap();
+                let all = subject.candidates(&target, &space, &[]).unwrap();
+                let mut lanes: Vec<u32> = Vec::new();
+                for candidate in all.list {
+                    if let Mapping::Rows(m) = candidate.mapping
+                        && !lanes.contains(&m.lanes)
+                    {
+                        lanes.push(m.lanes);
+                    }
+                }
+                lanes
+            };
+            assert_eq!(lanes("softmax", "37x1537"), due, "{isa:?} {dtype}");
+            // Products have register tiles, whose widths the space itself decides.
+            assert!(lanes("gemm", "40x50x60").is_empty());
+        }
+        // A GPU's own default stays.
+        let gpu = Target::by_name("nvidia-h200").unwrap();
+        let case = Case::new("softmax", "f32", "8x1024", CaseSet::Training, 2).unwrap();
+        let space = Space { widths: Some(Widths::All), ..Space::default() };
+        assert_eq!(space_options(&case, &gpu, &space).threads, None);
     }
 
     #[test]

@@ -82,6 +82,7 @@ fn f32() -> String {
 pub struct Space {
     pub unroll: Option<Vec<u64>>,
     pub threads: Option<Vec<u64>>,
+    pub widths: Option<String>,
     pub vector: Option<Vec<u64>>,
     pub pack: Option<Vec<u64>>,
     pub blocks: Option<Vec<[u64; 3]>>,
@@ -246,7 +247,7 @@ impl Settings {
         let spread = self.spread.unwrap_or(0.05);
         let most = self.most_rounds.unwrap_or(rounds);
         let quantile = self.label_quantile.unwrap_or(0.5);
-        if !(0.25..=0.75).contains(&quantile) {
+        if !(0.1..=0.75).contains(&quantile) {
             return Err(format!("labels are the quantile {quantile}"));
         }
         if most < rounds || most > 100 || !(spread > 0.0 && spread <= 1.0) {
@@ -279,6 +280,12 @@ fn space(space: &Space, quick: Option<&Quick>) -> Result<Space, String> {
     let mut space = space.clone();
     if space.cap.is_some() && space.top.is_some() {
         return Err("`cap` beside `top`".to_string());
+    }
+    if space.threads.is_some() && space.widths.is_some() {
+        return Err("`threads` beside `widths`".to_string());
+    }
+    if let Some(other) = space.widths.as_ref().filter(|w| *w != "all") {
+        return Err(format!("`widths` is {other:?}"));
     }
     if let Some(quick) = quick {
         let most = quick.cap.max(1);
@@ -372,10 +379,12 @@ mod tests {
         assert!(fault("[seach]\nrounds = 1\n").contains("seach"));
         assert!(fault("[search]\nrounds = 4\nmost_rounds = 3\n").contains("3 rounds at most"));
         assert!(fault("[search]\nspread = 0.0\n").contains("spread of 0"));
-        assert!(fault("[search]\nlabel_quantile = 0.1\n").contains("quantile 0.1"));
+        assert!(fault("[search]\nlabel_quantile = 0.09\n").contains("quantile 0.09"));
         assert!(fault("[replay]\nmost_rounds = 20\n").contains("in `replay`"));
         assert!(fault("[replay]\nmetric = \"batch\"\n").contains("in `replay`"));
         assert!(fault("[space]\ncap = 1\ntop = 1\n").contains("beside"));
+        assert!(fault("[space]\nthreads = [8]\nwidths = \"all\"\n").contains("beside"));
+        assert!(fault("[space]\nwidths = \"most\"\n").contains("most"));
         assert!(fault("[acceptance]\nluck = 1.0\n").contains("luck"));
         assert!(fault("[search]\nsample_ms = -1.0\n").contains("milliseconds"));
         let shape = TEXT.replace("4x8", "4by8");

@@ -24,7 +24,7 @@ pub struct Due {
 /// How far the quarter of the values of rounds on either side of the label's quantile lie apart,
 /// relative to the label.
 pub(super) fn spread(rounds: &[Timing], metric: Metric, q: f64) -> Option<f64> {
-    let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.value(r)).collect();
+    let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.quantile(r, q)).collect();
     let values = values?;
     Some((quantile(&values, q + 0.25)? - quantile(&values, q - 0.25)?) / quantile(&values, q)?)
 }

@@ -39,6 +39,7 @@ pub fn check(record: &Record, checks: &mut Checks) {
         let same = due.is_some_and(|due| same_case(due, &search.case));
         checks.that(Rule::StudyCases, same, || format!("{place}: study.toml has another case"));
         measured(&study, search, &place, checks);
+        widths(&study, record, search, &place, checks);
     }
     if let Some(machine) = &record.machine {
         let names = machine.controls.iter().map(|c| &c.name);
@@ -90,6 +91,48 @@ fn measured(study: &Study, search: &Search, place: &str, checks: &mut Checks) {
                 format!("{place} candidate {index}: {field} {value} isn't in study.toml's space")
             });
         }
+    }
+}
+
+/// Widths of the rows of a CPU: those that the study lists, or all of the machine's vectors.
+fn widths(study: &Study, record: &Record, search: &Search, place: &str, checks: &mut Checks) {
+    let Some(machine) = &record.machine else { return };
+    let text = |name: &str| machine.identity.get(name).and_then(Value::as_str);
+    let space = &study.space;
+    if search.case.family != "rows" || text("device") != Some("cpu") {
+        return;
+    }
+    let due = match (&space.threads, &space.widths) {
+        (Some(listed), _) => listed.clone(),
+        (None, Some(_)) => vector_widths(text("isa"), &search.case.dtype),
+        (None, None) => return,
+    };
+    let lanes = |mapping: &Value| mapping.get("lanes").and_then(Value::as_u64);
+    let found: Vec<Option<u64>> = search.candidates.iter().map(|c| lanes(&c.mapping)).collect();
+    for (index, own) in found.iter().enumerate() {
+        let holds = own.is_some_and(|own| due.contains(&own));
+        checks.that(Rule::StudyProtocol, holds, || {
+            format!("{place} candidate {index}: {own:?} lanes, study.toml's space has {due:?}")
+        });
+    }
+    // A shortlist, or a single candidate, may be of one width.
+    let whole = space.top.is_none() && space.cap.is_none_or(|cap| cap > 1);
+    for width in due.iter().filter(|_| whole) {
+        checks.that(Rule::StudyProtocol, found.contains(&Some(*width)), || {
+            format!("{place}: no candidate has {width} lanes, which study.toml's space has")
+        });
+    }
+}
+
+/// Elements of each width that vectors come in: whole registers, and halves of 4 lanes or more where
+/// the instruction set has them. 16-bit elements are computed in 4 bytes.
+fn vector_widths(isa: Option<&str>, dtype: &str) -> Vec<u64> {
+    let element = if dtype == "f64" { 8 } else { 4 };
+    match isa {
+        Some("avx512") => vec![64 / element, 32 / element],
+        Some("avx2") if element == 4 => vec![8, 4],
+        Some("avx2") => vec![4],
+        _ => vec![16 / element],
     }
 }
 

@@ -1,6 +1,6 @@
 //! Metric values of samples.
 
-use crate::math::{median_of, quantile};
+use crate::math::quantile;
 use crate::record::{Protocol, Timing};
 
 /// A metric of a measurement.
@@ -25,25 +25,29 @@ impl Metric {
         }
     }
 
-    /// Microseconds per call.
+    /// Microseconds per call: the median of the samples.
     pub fn value(self, timing: &Timing) -> Option<f64> {
-        let per_call = |median: Option<f64>, repetitions: Option<u64>| {
+        self.quantile(timing, 0.5)
+    }
+
+    /// Microseconds per call: the quantile `q` of the samples.
+    pub fn quantile(self, timing: &Timing, q: f64) -> Option<f64> {
+        let per_call = |ns: &[u64], repetitions: Option<u64>| {
             let repetitions = repetitions.filter(|r| *r > 0)?;
-            Some(median? / repetitions as f64 / 1000.0)
+            let ns: Vec<f64> = ns.iter().map(|ns| *ns as f64).collect();
+            Some(quantile(&ns, q)? / repetitions as f64 / 1000.0)
         };
         match self {
-            Metric::Batch => per_call(median_of(&timing.batch_ns), timing.repetitions),
-            Metric::Single => per_call(median_of(&timing.single_ns), Some(1)),
-            Metric::Device => {
-                per_call(median_of(timing.device_ns.as_deref()?), timing.device_repetitions)
-            }
+            Metric::Batch => per_call(&timing.batch_ns, timing.repetitions),
+            Metric::Single => per_call(&timing.single_ns, Some(1)),
+            Metric::Device => per_call(timing.device_ns.as_deref()?, timing.device_repetitions),
         }
     }
 }
 
-/// The label of rounds: a quantile of their metric values.
+/// The label of rounds: a quantile over them of that quantile of their samples.
 pub fn label(rounds: &[Timing], metric: Metric, q: f64) -> Option<f64> {
-    let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.value(r)).collect();
+    let values: Option<Vec<f64>> = rounds.iter().map(|r| metric.quantile(r, q)).collect();
     quantile(&values?, q)
 }
 
@@ -78,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_quantiles_over_rounds_of_medians_over_samples() {
+    fn labels_are_quantiles_over_rounds_of_that_quantile_over_samples() {
         let timing = |batch: &[u64]| Timing {
             repetitions: Some(10),
             batch_ns: batch.to_vec(),
@@ -87,7 +91,8 @@ mod tests {
         };
         let rounds = [timing(&[10_000, 30_000, 20_000]), timing(&[50_000]), timing(&[90_000])];
         assert_eq!(label(&rounds, Metric::Batch, 0.5), Some(5.0));
-        assert_eq!(label(&rounds, Metric::Batch, 0.25), Some(3.5));
+        // Lower quartiles of the rounds: 1.5, 5 and 9.
+        assert_eq!(label(&rounds, Metric::Batch, 0.25), Some(3.25));
         assert_eq!(label(&rounds, Metric::Single, 0.5), Some(6.0));
         assert_eq!(label(&rounds, Metric::Device, 0.5), None);
         assert_eq!(label(&[Timing::default()], Metric::Batch, 0.5), None);

@@ -4,7 +4,7 @@ use super::State;
 use crate::case::Case;
 use crate::protocol::{Protocol, Samples};
 use crate::spec::Metric;
-use crate::stats::{median_ns, per_call_us, quantile};
+use crate::stats::{per_call_us, quantile};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tilewright_plan::mapping::Mapping;
@@ -316,13 +316,18 @@ pub struct ReplayRound {
 }
 
 impl Samples {
-    /// The value of a metric in microseconds; `None` without samples of it.
+    /// The value of a metric in microseconds, the median of its samples; `None` without any.
     pub fn value(&self, metric: Metric) -> Option<f64> {
+        self.quantile(metric, 0.5)
+    }
+
+    /// The quantile `q` of a metric's samples in microseconds; `None` without any.
+    pub fn quantile(&self, metric: Metric, q: f64) -> Option<f64> {
         let value = match metric {
-            Metric::Batch | Metric::Model => per_call_us(&self.batch_ns, self.repetitions),
-            Metric::Single => median_ns(&self.single_ns) / 1000.0,
+            Metric::Batch | Metric::Model => per_call_us(&self.batch_ns, self.repetitions, q),
+            Metric::Single => per_call_us(&self.single_ns, 1, q),
             Metric::Device => match (&self.device_ns, self.device_repetitions) {
-                (Some(ns), Some(repetitions)) => per_call_us(ns, repetitions),
+                (Some(ns), Some(repetitions)) => per_call_us(ns, repetitions, q),
                 _ => return None,
             },
         };
@@ -330,10 +335,10 @@ impl Samples {
     }
 }
 
-/// The label of rounds of samples: a quantile of their values ([`Protocol::quantile`]). `None` if a
-/// round has none.
+/// The label of rounds of samples: a quantile ([`Protocol::quantile`]) over rounds of that quantile
+/// of their samples. `None` if a round has none.
 pub fn label(rounds: &[Samples], metric: Metric, q: f64) -> Option<f64> {
-    let values: Option<Vec<f64>> = rounds.iter().map(|r| r.value(metric)).collect();
+    let values: Option<Vec<f64>> = rounds.iter().map(|r| r.quantile(metric, q)).collect();
     values.filter(|v| !v.is_empty()).map(|v| quantile(&v, q))
 }
 
@@ -351,14 +356,15 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_a_quantile_of_the_rounds_medians() {
+    fn a_label_is_a_quantile_over_rounds_of_that_quantile_of_samples() {
         let rounds =
             [samples(&[10_000, 30_000, 20_000]), samples(&[90_000]), samples(&[10_000, 10_000])];
         assert_eq!(rounds[0].value(Metric::Batch), Some(2.0));
         assert_eq!(rounds[0].value(Metric::Single), Some(8.0));
         assert_eq!(rounds[0].value(Metric::Device), None);
         assert_eq!(label(&rounds, Metric::Batch, 0.5), Some(2.0));
-        assert_eq!(label(&rounds, Metric::Batch, 0.25), Some(1.5));
+        // Lower quartiles of the rounds: 1.5, 9 and 1.
+        assert_eq!(label(&rounds, Metric::Batch, 0.25), Some(1.25));
         assert_eq!(label(&rounds, Metric::Device, 0.5), None);
         assert_eq!(label(&[], Metric::Batch, 0.5), None);
     }

@@ -2,6 +2,7 @@
 
 use super::check::{jobs, not_compiled};
 use super::{Running, SearchTask};
+use crate::alternate::{self, Path};
 use crate::bench::{Bench, Failed};
 use crate::error::StudyError;
 use crate::order;
@@ -88,7 +89,7 @@ pub(super) fn due(case: &Running<'_>, round: usize, metric: Metric) -> Option<Du
 /// How far the rounds of a measurement lie apart around the quantile `q` that is the label
 /// ([`spread`]); `None` if one has no value.
 pub(super) fn spread_of(rounds: &[Samples], metric: Metric, q: f64) -> Option<f64> {
-    let values: Option<Vec<f64>> = rounds.iter().map(|r| r.value(metric)).collect();
+    let values: Option<Vec<f64>> = rounds.iter().map(|r| r.quantile(metric, q)).collect();
     values.filter(|v| !v.is_empty()).map(|v| spread(&v, q))
 }
 
@@ -158,6 +159,7 @@ pub(super) fn measure(
     if round.is_multiple_of(2) {
         beside(bench, &mut journal)?;
     }
+    let mut side_by_side = together(bench, &due, open)?;
     for (at, candidate) in order.iter().enumerate() {
         if at == order.len() / 2 {
             journal.line(&Line::Drift { ns: bench.drift() })?;
@@ -165,9 +167,10 @@ pub(super) fn measure(
         if !due.measured.contains(candidate) {
             continue;
         }
-        let result = match open.candidates.get(candidate) {
-            Some((outcome, fault)) => Measured::Failed(*outcome, fault.clone()),
-            None => bench.measure(*candidate, &protocol)?.into(),
+        let result = match (open.candidates.get(candidate), side_by_side.remove(candidate)) {
+            (Some((outcome, fault)), _) => Measured::Failed(*outcome, fault.clone()),
+            (None, Some(result)) => result.into(),
+            (None, None) => bench.measure(*candidate, &protocol)?.into(),
         };
         journal.line(&Line::Trial { candidate: *candidate, result })?;
     }
@@ -176,6 +179,23 @@ pub(super) fn measure(
     }
     journal.line(&Line::Drift { ns: bench.drift() })?;
     journal.finish()
+}
+
+/// Where rounds alternate and have several samples, so do the samples of a round's candidates.
+fn together(
+    bench: &mut Bench<'_>,
+    due: &Due,
+    open: &Open,
+) -> Result<BTreeMap<usize, Result<Samples, Failed>>, StudyError> {
+    let protocol = bench.study.search;
+    if !protocol.interleaved || protocol.samples.max(protocol.single_samples) < 2 {
+        return Ok(BTreeMap::new());
+    }
+    let measured = |c: &usize| due.measured.contains(c) && !open.candidates.contains_key(c);
+    let order: Vec<usize> = due.order.iter().copied().filter(measured).collect();
+    let paths: Vec<Path<'_>> = order.iter().map(|candidate| Path::Plan(*candidate)).collect();
+    let results = alternate::measure(bench, &protocol, &paths)?;
+    Ok(order.into_iter().zip(results).collect())
 }
 
 /// Takes a round's lines into the trials.
