@@ -109,28 +109,30 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert_eq!(family, Family::CpuRows);
     let (_, four) = find(&|m| base(m) && m.unroll == 4 && m.accumulators == 4);
     assert!(input(family, &four, "chain") < input(family, &one, "chain"));
-    // Three operations join two maxima, one joins two sums: (4 − 1)·(3 + 1) a row, 32 rows.
-    assert_eq!(input(family, &four, "combines"), 32.0 * 12.0);
+    // Two threads share caches and power: the work of 32 rows counts a twentieth more.
+    let rows = 1.05 * 32.0;
+    // Three operations join two maxima, one joins two sums: (4 − 1)·(3 + 1) a row.
+    assert!(close(input(family, &four, "combines"), rows * 12.0, 1e-12));
     assert_eq!(input(family, &one, "combines"), 0.0);
     // Sixteen lanes take four steps: of a shuffle (4 cycles) and a maximum (5) or a sum (3).
-    assert_eq!(input(family, &one, "collectives"), 32.0 * 4.0 * (9.0 + 7.0));
+    assert!(close(input(family, &one, "collectives"), rows * 4.0 * (9.0 + 7.0), 1e-12));
     // A maximum, a difference with its exponential, a sum of what is kept, a load and a store beside
     // the division: each is counted once. Four loops have 64 trips of a twentieth of a cycle each.
-    let arithmetic = 32.0 * (256.0 * (1.5 + 5.5 + 0.5 + 1.0) + 0.05 * 4.0 * 64.0);
+    let arithmetic = rows * (256.0 * (1.5 + 5.5 + 0.5 + 1.0) + 0.05 * 4.0 * 64.0);
     assert!(close(input(family, &one, "arithmetic"), arithmetic, 1e-12));
     // Of the exponential's five cycles half are its chain, which a vector taken in halves has once.
-    let wide = arithmetic - 32.0 * 256.0 * 2.5;
+    let wide = arithmetic - rows * 256.0 * 2.5;
     assert!(close(input(family, &one, "wide_arithmetic"), wide, 1e-12));
     // A divider takes half of 64 bytes at once.
-    assert_eq!(input(family, &one, "divisions"), 32.0 * 256.0 * 2.0);
+    assert!(close(input(family, &one, "divisions"), rows * 256.0 * 2.0, 1e-12));
     let (_, narrow) = find(&|m| base(m) && m.unroll == 1 && m.accumulators == 1);
     assert!(input(family, &narrow, "arithmetic") > input(family, &one, "arithmetic"));
     let (_, fused) = find(&|m| !m.cache && m.fuse && m.unroll == 4 && m.accumulators == 1);
     assert!(input(family, &fused, "arithmetic") < input(family, &one, "arithmetic"));
     let (_, copied) = find(&|m| m.cache && !m.fuse && m.unroll == 4 && m.accumulators == 1);
     // One stripe of 4096/16 vectors a row, or two.
-    assert_eq!(input(family, &one, "stripe_vectors"), 32.0 * 256.0);
-    assert_eq!(input(family, &copied, "stripe_vectors"), 2.0 * 32.0 * 256.0);
+    assert!(close(input(family, &one, "stripe_vectors"), rows * 256.0, 1e-12));
+    assert!(close(input(family, &copied, "stripe_vectors"), 2.0 * rows * 256.0, 1e-12));
     // Rows one by one pass from core to core; a thread's share in one task stays where it is, and
     // a single task stays on one thread.
     let threads = |i: &Inputs| (input(family, i, "other_threads"), input(family, i, "moved_lines"));
@@ -142,7 +144,8 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert_eq!(threads(&shares), (1.0, 0.0));
     let (_, alone) = find(&|m| same(m, 64));
     assert_eq!(threads(&alone), (0.0, 0.0));
-    assert_eq!(input(family, &alone, "arithmetic"), 2.0 * input(family, &one, "arithmetic"));
+    let twice = 2.0 * input(family, &one, "arithmetic") / 1.05;
+    assert!(close(input(family, &alone, "arithmetic"), twice, 1e-12));
     let single = inputs(&cpu(2), "softmax", &[64, 4096], Some(1));
     assert_eq!(threads(&single[0].2), (0.0, 0.0));
     // Vectors of half a register are taken whole everywhere, and fold in a step less.
@@ -152,13 +155,32 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert_eq!(input(family, half, "wide_arithmetic"), 0.0);
     assert!(close(input(family, half, "arithmetic"), 2.0 * arithmetic, 1e-12));
     assert_eq!(input(family, half, "divisions"), input(family, &one, "divisions"));
-    assert_eq!(input(family, half, "collectives"), 32.0 * 3.0 * (9.0 + 7.0));
+    assert!(close(input(family, half, "collectives"), rows * 3.0 * (9.0 + 7.0), 1e-12));
     // A row that ends within a vector has one more in each of its three loops.
     let even = inputs(&cpu(2), "softmax", &[2, 4096], Some(1));
     let ragged = inputs(&cpu(2), "softmax", &[2, 4097], Some(1));
     let vectors = |i: &Inputs| input(family, i, "arithmetic");
     let more = vectors(&ragged[0].2) - vectors(&even[0].2);
     assert!(close(more, 2.0 * (1.5 + 5.5 + 0.5 + 1.0), 1e-9));
+}
+
+/// Without AVX-512 an exponential takes about twice the operations, and a maximum is back sooner.
+#[test]
+fn functions_and_maxima_have_a_price_for_each_instruction_set() {
+    let plain = |m: &Mapping| {
+        matches!(m, Mapping::Rows(m)
+            if !m.cache && !m.fuse && m.pack == 1 && m.unroll == 8 && m.accumulators == 1)
+    };
+    let of = |isa: CpuIsa| {
+        let target = Target::cpu(CpuFacts::modest(isa, 1));
+        let seen = inputs_of(&target, "softmax", &[1, 4096], Some(1), Some(vec![8]));
+        let (.., inputs) = seen.iter().find(|(m, ..)| plain(m)).unwrap();
+        ["arithmetic", "chain"].map(|name| input(Family::CpuRows, inputs, name))
+    };
+    let (half, whole) = (of(CpuIsa::Avx512), of(CpuIsa::Avx2));
+    // 512 vectors; the sums' chain is 2.5 cycles either way.
+    assert!(close(whole[0] - half[0], 512.0 * 5.0, 1e-9));
+    assert!(close(half[1] - whole[1], 512.0 * 2.0, 1e-9));
 }
 
 /// A core that takes a full vector in halves has twice the time for what it waits for, and starts
@@ -251,10 +273,29 @@ fn groups_are_dealt_as_neighbours() {
         }
         found += 1;
         // Multiply-adds of 16 lanes, two a cycle.
-        let tall = (2 * gm.max(m - gm) * (gn / 16) * k) as f64 / 2.0;
-        assert_eq!(input(family, &inputs, "products"), tall, "{mapping:?}");
+        let tall = 1.05 * (2 * gm.max(m - gm) * (gn / 16) * k) as f64 / 2.0;
+        assert!(close(input(family, &inputs, "products"), tall, 1e-12), "{mapping:?}");
     }
     assert!(found > 0);
+}
+
+/// Rows of B that are a large power of two apart share few sets, so that less of a panel stays near
+/// than of one whose rows begin anywhere.
+#[test]
+fn rows_of_b_that_share_sets_do_not_stay_near() {
+    let least = |columns: u64, name: &str| {
+        let seen = inputs(&cpu(1), "gemm", &[64, columns, 512], Some(1));
+        let own = seen.into_iter().filter_map(|(m, f, i)| match m {
+            Mapping::CpuMatrix(m) if !m.pack_b && m.tile == [8, 2] && m.columns == 64 => {
+                Some(input(f, &i, name))
+            }
+            _ => None,
+        });
+        own.fold(f64::INFINITY, f64::min)
+    };
+    // 1024 and 1040 columns are 16 blocks of 64 and a narrower one more.
+    let (shared, free) = (least(1024, "far_rows"), least(1040, "far_rows"));
+    assert!(shared > 2.0 * free, "{shared} {free}");
 }
 
 #[test]

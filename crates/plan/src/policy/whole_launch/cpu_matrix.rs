@@ -1,6 +1,7 @@
 //! Matrix products of register tiles on CPUs. Threads are known, so each term is an input of its
 //! own: what the busiest thread does over all of its groups.
 
+use super::cpu_rows::SHARED;
 use super::{Inputs, MAX_INPUTS, NAME, TermInfo, share_beyond, term};
 use crate::mapping::{CpuMatrixMapping, Mapping};
 use crate::policy::cpu_matrix::CpuMatrixCounts;
@@ -66,6 +67,16 @@ const GATHERED: f64 = 12.0;
 /// with more of them waits for per K element.
 const SET_ROWS: u64 = 9;
 const CROWDED: f64 = 0.25;
+
+/// Bytes after which addresses share a set of the first level: its size over its ways.
+const L1_SPAN: u64 = 4096;
+/// Ways of the second level.
+const L2_WAYS: u64 = 8;
+/// Bytes of a cache line, and of a page.
+const LINE: u64 = 64;
+const PAGE: f64 = 4096.0;
+/// Rows of B that the prefetchers follow at once: of so few, tiles side by side read on in streams.
+const STREAMS: f64 = 8.0;
 
 struct Model<'a> {
     problem: &'a MatrixProblem,
@@ -144,6 +155,26 @@ impl<'a> Model<'a> {
             && u64::from(self.mapping.tile[0]) > SET_ROWS * sets
     }
 
+    /// Share of a level's sets that rows of B reach where they lie, `bytes` of each, if addresses
+    /// `span` bytes apart share a set: a pitch that is a multiple of a large power of two comes
+    /// back to few of them.
+    fn reached(&self, span: u64, bytes: f64) -> f64 {
+        let pitch = self.problem.size[1].saturating_mul(self.problem.operand.bytes());
+        if self.mapping.pack_b || self.problem.transposed[1] || pitch == 0 || span == 0 {
+            return 1.0;
+        }
+        let span = span.next_power_of_two();
+        let starts = span >> pitch.trailing_zeros().min(span.trailing_zeros());
+        (starts as f64 * bytes.max(LINE as f64) / span as f64).min(1.0)
+    }
+
+    /// What a row of B from afar costs more where the next one lies in another page, of which
+    /// prefetchers know nothing.
+    fn apart(&self) -> f64 {
+        let pitch = self.problem.size[1].saturating_mul(self.problem.operand.bytes());
+        1.0 + (pitch as f64 / PAGE).min(1.0)
+    }
+
     /// Inputs of one group of that many rows and columns.
     fn group(&self, rows: u64, columns: u64) -> Inputs {
         let mut out = [0.0; MAX_INPUTS];
@@ -163,7 +194,7 @@ impl<'a> Model<'a> {
                         self.strips(&mut out, count, height as f64, (width, depth, passes));
                     }
                 }
-                self.copies(&mut out, blocks as f64, (rows, width));
+                self.copies(&mut out, blocks as f64, (rows, width, depth));
             }
         }
         let (rows, columns) = (rows as f64, columns as f64);
@@ -201,9 +232,14 @@ impl<'a> Model<'a> {
         // A panel of B stays in the first level for the rows of tiles that follow, or beyond.
         let held = depth * width as f64 * element;
         let unit = f64::from(m.tile[0]) * depth * self.element(m.pack_a);
-        let near = held + unit <= 0.9 * self.cpu.l1_bytes as f64;
-        let again = self.far(held);
+        let row = width as f64 * element;
+        let l1 = 0.9 * self.cpu.l1_bytes as f64;
+        let near = held + unit <= l1 * self.reached(L1_SPAN, row);
+        let l2 = 0.9 * self.cpu.l2_bytes as f64;
+        let again = share_beyond(l2 * self.reached(self.cpu.l2_bytes / L2_WAYS, row), held);
         let first = if m.pack_b { again } else { again.max(self.far(self.footprint)) };
+        // Equal launches follow each other: what the first level holds is there from the start.
+        let warm = near && self.footprint <= l1;
         let firsts = count / passes.max(1.0);
         let steps = self.counts.steps.max(1) as f64;
         let crowded = if self.crowded() { CROWDED * rows } else { 0.0 };
@@ -222,20 +258,25 @@ impl<'a> Model<'a> {
             out[LOADS] += elements * count * self.loads(rows, vectors);
             out[STALLS] += elements * count * (crowded + apart);
             let bytes = vectors * lanes as f64 * element;
-            for (far, times, near) in [(first, firsts, false), (again, count - firsts, near)] {
+            let streams = match depth <= STREAMS {
+                true => 1.0 / (width / tile).max(1) as f64,
+                false => self.apart(),
+            };
+            for (far, times, near) in [(first, firsts, warm), (again, count - firsts, near)] {
                 out[STALLS] += elements * times * self.stall(rows, vectors, near);
                 if !near {
                     self.bytes(out, elements * times * bytes, far);
                     if !m.pack_b {
-                        out[FAR_ROWS] += elements * times * far;
+                        out[FAR_ROWS] += elements * times * far * streams;
                     }
                 }
             }
         }
     }
 
-    /// Adds what is copied for `blocks` blocks, and the first touch of what is copied or of A.
-    fn copies(&self, out: &mut Inputs, blocks: f64, (rows, width): (u64, u64)) {
+    /// Adds what is copied for `blocks` blocks, and the first touch of what is copied or of A. A
+    /// row of a panel takes as long as a vector more.
+    fn copies(&self, out: &mut Inputs, blocks: f64, (rows, width, depth): (u64, u64, f64)) {
         let m = self.mapping;
         let k = self.problem.size[2] as f64;
         let lanes = f64::from(m.lanes.max(1));
@@ -244,9 +285,14 @@ impl<'a> Model<'a> {
         let price = |transposed: bool| if transposed { GATHERED } else { 1.0 };
         if m.pack_b {
             let tile = u64::from(m.tile[1].max(1)) * u64::from(m.lanes.max(1));
-            let padded = width.div_ceil(tile).saturating_mul(tile) as f64;
-            out[COPIED] += blocks * padded / lanes * k * price(self.problem.transposed[1]);
+            let panels = width.div_ceil(tile);
+            let vectors = panels.saturating_mul(tile) as f64 / lanes;
+            let price = price(self.problem.transposed[1]);
+            out[COPIED] += blocks * k * (vectors * price + panels as f64);
             self.bytes(out, blocks * width as f64 * k * operand, far);
+            // Copies that the second level doesn't hold are fetched and written back.
+            let bytes = width as f64 * self.element(true);
+            self.bytes(out, 2.0 * blocks * k * bytes, self.far(depth * bytes));
         }
         if m.pack_a {
             out[COPIED] += blocks * rows as f64 * k / lanes;
@@ -342,7 +388,6 @@ impl<'a> Model<'a> {
 /// Share of the loads of B that cross a cache line: rows follow each other without padding, so that
 /// their starts come in steps of the largest power of two in the pitch, up to a line.
 fn split(problem: &MatrixProblem, mapping: &CpuMatrixMapping) -> f64 {
-    const LINE: u64 = 64;
     let bytes = problem.operand.bytes();
     let pitch = problem.size[1].saturating_mul(bytes);
     if mapping.pack_b || problem.transposed[1] || pitch == 0 {
@@ -409,6 +454,9 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     };
     let threads = u64::from(mapping.threads.max(1)).min(counts.groups.max(1));
     let mut out = Model::new(problem, cpu, mapping, counts, threads as f64).launch(threads);
+    if threads > 1 {
+        out.iter_mut().for_each(|input| *input *= SHARED);
+    }
     out[0] = 1.0;
     out[1] = threads as f64 - 1.0;
     Ok(out)

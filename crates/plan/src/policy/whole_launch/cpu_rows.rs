@@ -10,7 +10,7 @@
 use tilewright_ir::program::{MapOp, ReduceOp, ValueId};
 
 use super::{Inputs, NAME, TermInfo, padded, share_beyond, term};
-use crate::mapping::{Mapping, RowMapping};
+use crate::mapping::{CpuIsa, Mapping, RowMapping};
 use crate::policy::{CandidateFacts, CandidateView, PolicyError, cpu_rows, unsupported};
 use crate::problem::mix::OpMix;
 use crate::problem::rows::ReductionNumbers;
@@ -61,8 +61,32 @@ const DIVIDER: f64 = 32.0;
 /// Latency in cycles of moving half of a vector's lanes under the other half.
 const SHUFFLE: f64 = 4.0;
 
-/// Cycles in which a core starts one vector operation, with two vector units: measured on Zen 4
-/// and Zen 5 cores, rounded.
+/// What two threads or more take longer for the work of the busiest than one alone would: they share
+/// caches and power, and the later one decides. Measured on Zen 3 and Zen 4 machines, rounded.
+pub(super) const SHARED: f64 = 1.05;
+
+/// What differs between instruction sets.
+#[derive(Clone, Copy)]
+struct Prices {
+    /// Cycles of functions over those with AVX-512, which has a table look-up and a scaling by
+    /// powers of two in one instruction each.
+    functions: f64,
+    /// Latency in cycles of a maximum that keeps NaN.
+    maximum: f64,
+}
+
+impl Prices {
+    /// Measured on Zen 3 (AVX2), Zen 4 and Zen 5 cores, rounded.
+    fn of(cpu: &CpuFacts) -> Self {
+        match cpu.isa {
+            CpuIsa::Avx512 => Prices { functions: 1.0, maximum: 5.0 },
+            CpuIsa::Avx2 | CpuIsa::Portable => Prices { functions: 2.0, maximum: 3.0 },
+        }
+    }
+}
+
+/// Cycles in which a core with AVX-512 starts one vector operation, with two vector units: measured
+/// on Zen 4 and Zen 5 cores, rounded.
 fn map_cycles(op: MapOp) -> f64 {
     match op {
         MapOp::Exp => 5.0,
@@ -91,9 +115,9 @@ fn function_cycles(mix: &OpMix) -> f64 {
     functions.iter().fold(0.0, |sum, op| sum + map_cycles(*op) * count(op))
 }
 
-fn mix_cycles(mix: &OpMix) -> f64 {
+fn mix_cycles(mix: &OpMix, prices: Prices) -> f64 {
     let maps = mix.maps.iter().fold(0.0, |sum, (op, n)| sum + map_cycles(*op) * *n as f64);
-    maps + (mix.casts + mix.indices) as f64
+    maps + (prices.functions - 1.0) * function_cycles(mix) + (mix.casts + mix.indices) as f64
 }
 
 /// What folding one vector takes: cycles at full rate, latency, operations of a fold.
@@ -107,10 +131,10 @@ struct Fold {
 /// Latency of an addition in cycles.
 const ADD_LATENCY: f64 = 3.0;
 
-fn fold(reduction: Option<&ReductionNumbers>, domain: &DomainNumbers) -> Fold {
+fn fold(reduction: Option<&ReductionNumbers>, domain: &DomainNumbers, prices: Prices) -> Fold {
     match reduction.map(|r| r.fold) {
         Some(ReduceOp::Max | ReduceOp::Min) => {
-            Fold { cycles: map_cycles(MapOp::Max), latency: 5.0, operations: 3.0 }
+            Fold { cycles: map_cycles(MapOp::Max), latency: prices.maximum, operations: 3.0 }
         }
         // A sum of products takes the product with the addition.
         _ if !domain.reads_its_root && domain.mix.maps.contains_key(&MapOp::Mul) => {
@@ -226,7 +250,7 @@ struct Bytes {
 }
 
 /// The loops of a row and the bytes that they move.
-fn loops(problem: &RowProblem, m: &RowMapping) -> (Vec<Loop>, Bytes) {
+fn loops(problem: &RowProblem, m: &RowMapping, prices: Prices) -> (Vec<Loop>, Bytes) {
     let element = problem.compute.bytes().max(1) as f64;
     let mut reductions = problem.reductions.iter();
     let mut touched: Vec<ValueId> = Vec::new();
@@ -254,12 +278,12 @@ fn loops(problem: &RowProblem, m: &RowMapping) -> (Vec<Loop>, Bytes) {
         each.stores += f64::from(u8::from(domain.store_bytes > 0))
             + domain.stripe_write_bytes as f64 / element;
         if !domain.reads_its_root {
-            each.cycles += mix_cycles(&domain.mix);
-            each.functions += function_cycles(&domain.mix);
+            each.cycles += mix_cycles(&domain.mix, prices);
+            each.functions += prices.functions * function_cycles(&domain.mix);
             each.divisions += domain.mix.maps.get(&MapOp::Div).copied().unwrap_or(0) as f64;
         }
         if domain.is_reduction() {
-            let fold = fold(reductions.next(), domain);
+            let fold = fold(reductions.next(), domain, prices);
             each.reduces = true;
             each.cycles += fold.cycles;
             each.latency = each.latency.max(fold.latency);
@@ -310,7 +334,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let (rows, threads) = cpu_rows::shares(problem, mapping, counts, view.cpu_threads);
     let rows = rows as f64;
     let (own, shared) = footprint(&variant.domains);
-    let (loops, bytes) = loops(problem, mapping);
+    let (loops, bytes) = loops(problem, mapping, Prices::of(cpu));
     let element = problem.compute.bytes().max(1);
     let vector_bytes = u64::from(mapping.lanes) * element;
     let wide = vector_bytes >= WIDE;
@@ -329,16 +353,17 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     // A thread takes several groups, some of which another thread had in the launch before.
     let moved = if threads > 1 && counts.groups > threads { own * columns / 64.0 } else { 0.0 };
     let stripes = variant.slot_bytes as f64 / element as f64;
+    let work = if threads > 1 { SHARED * rows } else { rows };
     Ok(padded(&[
         1.0,
         threads as f64 - 1.0,
-        rows * row.arithmetic,
-        if wide { rows * (row.arithmetic - FUNCTION_CHAIN * row.functions) } else { 0.0 },
-        rows * row.divisions * (vector_bytes as f64 / DIVIDER).max(1.0),
-        rows * row.chain,
-        rows * row.combines,
-        rows * row.collectives,
-        rows * stripes * (columns / f64::from(mapping.lanes.max(1))).ceil(),
+        work * row.arithmetic,
+        if wide { work * (row.arithmetic - FUNCTION_CHAIN * row.functions) } else { 0.0 },
+        work * row.divisions * (vector_bytes as f64 / DIVIDER).max(1.0),
+        work * row.chain,
+        work * row.combines,
+        work * row.collectives,
+        work * stripes * (columns / f64::from(mapping.lanes.max(1))).ceil(),
         rows * moved,
         far[0] + near[0],
         far[1] + near[1] + MEMORY * (far[2] + near[2]),
