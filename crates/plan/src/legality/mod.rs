@@ -242,7 +242,7 @@ impl Rule {
                 "a reduction is fused only into the loop right before it, whose tile it reads"
             }
             Rule::LaneWidth => {
-                "a subgroup has the lanes of a vector register, or with AVX-512 of half of one"
+                "a subgroup has the lanes of a vector register, or of half of one (with AVX2 of at least 4 lanes)"
             }
             Rule::RegisterBudget => {
                 "accumulators, a row of B vectors and a broadcast of A fit the vector registers"
