@@ -164,6 +164,22 @@ fn cpu_rows_show_what_a_mapping_changes() {
     assert!(close(more, 2.0 * (1.5 + 5.5 + 0.5 + 1.0), 1e-9));
 }
 
+/// Where vectors come from beyond the first level no faster than one a cycle, a chain of less than
+/// that is hidden.
+#[test]
+fn what_comes_from_afar_hides_a_short_chain() {
+    let chain = |columns: u64| {
+        let seen = inputs(&cpu(1), "rmsnorm", &[1, columns], Some(1));
+        let four = |m: &Mapping| matches!(m, Mapping::Rows(m) if !m.cache && m.accumulators == 4);
+        let (.., inputs) = seen.iter().find(|(m, ..)| four(m)).unwrap();
+        input(Family::CpuRows, inputs, "chain")
+    };
+    // A product is added every 4 cycles, in four sums, beside half a cycle of loads; 12 bytes a
+    // column are within half of the first level, or not.
+    assert_eq!(chain(1024), 64.0 * 0.5);
+    assert_eq!(chain(4096), 0.0);
+}
+
 /// Without AVX-512 an exponential takes about twice the operations, and a maximum is back sooner.
 #[test]
 fn functions_and_maxima_have_a_price_for_each_instruction_set() {

@@ -166,6 +166,8 @@ struct Loop {
     reduces: bool,
     writes_stripe: bool,
     reads_stripe: bool,
+    /// It is the first to load what belongs to the row.
+    fresh: bool,
 }
 
 impl Loop {
@@ -180,6 +182,10 @@ impl Loop {
         (self.cycles + DIVIDE * self.divisions).max(self.work())
     }
 }
+
+/// Cycles after which the next vector is there that comes from beyond the first level: a chain of
+/// less isn't waited for.
+const FRESH: f64 = 1.0;
 
 /// Cycles of a trip of a loop: what the arithmetic beside it doesn't hide.
 const TRIP: f64 = 0.05;
@@ -203,12 +209,12 @@ struct Row {
 
 impl Row {
     /// Adds a loop over so many columns; `pace` is what a vector takes longer than a core of full
-    /// width would need.
+    /// width would need, and `least` the cycles that any vector takes to arrive.
     fn add(
         &mut self,
         before: Option<&Loop>,
         each: &Loop,
-        (columns, pace): (u64, f64),
+        (columns, pace, least): (u64, f64, f64),
         m: &RowMapping,
     ) {
         let lanes = u64::from(m.lanes.max(1));
@@ -233,8 +239,9 @@ impl Row {
         let rest = full - steps * accumulators;
         let copies = (unroll / accumulators).floor().max(1.0);
         self.arithmetic += TRIP * (trips(steps, copies) + trips(rest, unroll));
-        self.chain += steps * accumulators * (each.latency / accumulators - pace * rate).max(0.0)
-            + rest * (each.latency - pace * rate).max(0.0);
+        let hidden = (pace * rate).max(least);
+        self.chain += steps * accumulators * (each.latency / accumulators - hidden).max(0.0)
+            + rest * (each.latency - hidden).max(0.0);
         self.combines += (accumulators - 1.0) * each.operations;
         // Lanes are a power of two: each step folds one half onto the other.
         self.collectives += f64::from(m.lanes.max(1).ilog2()) * each.step;
@@ -265,6 +272,7 @@ fn loops(problem: &RowProblem, m: &RowMapping, prices: Prices) -> (Vec<Loop>, By
         for load in &domain.loads {
             let first = !load.shared && !touched.contains(&load.value);
             touched.push(load.value);
+            each.fresh |= first;
             *(if first { &mut bytes.first } else { &mut bytes.again }) += load.bytes as f64;
             each.loads += 1.0;
         }
@@ -339,14 +347,16 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let vector_bytes = u64::from(mapping.lanes) * element;
     let wide = vector_bytes >= WIDE;
     let pace = if wide && cpu.takes_halves() { 2.0 } else { 1.0 };
-    let mut row = Row::default();
-    for (i, each) in loops.iter().enumerate() {
-        let before = i.checked_sub(1).and_then(|b| loops.get(b));
-        row.add(before, each, (problem.columns, pace), mapping);
-    }
     // What a thread touches before it comes back to a row in the next launch, and to a column
     // within a row.
     let launch_set = columns * (rows * own + shared);
+    let far = launch_set > 0.5 * cpu.l1_bytes as f64;
+    let mut row = Row::default();
+    for (i, each) in loops.iter().enumerate() {
+        let before = i.checked_sub(1).and_then(|b| loops.get(b));
+        let least = if far && each.fresh { FRESH } else { 0.0 };
+        row.add(before, each, (problem.columns, pace, least), mapping);
+    }
     let row_set = columns * (own + shared + variant.slot_bytes as f64);
     let far = levels(cpu, rows * columns * bytes.first, launch_set);
     let near = levels(cpu, rows * columns * bytes.again, row_set);
