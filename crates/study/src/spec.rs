@@ -506,6 +506,26 @@ fn check_controls(file: &File) -> Result<(), String> {
     Ok(())
 }
 
+/// Shapes of a family in a set. A quick run looks at no hold-out shape while training shapes are
+/// left to stand in for them: a hold-out that trials have seen isn't one.
+fn shapes<'a>(
+    file: &File,
+    family: &'a FamilyFile,
+    set: CaseSet,
+    quick: bool,
+) -> Box<dyn Iterator<Item = &'a String> + 'a> {
+    let (training, holdout) = (family.training.iter(), family.holdout.iter());
+    let most = file.quick.training.max(1);
+    match (set, quick) {
+        (CaseSet::Training, false) => Box::new(training),
+        (CaseSet::Training, true) => Box::new(training.take(most)),
+        (CaseSet::Holdout, true) if !family.holdout.is_empty() => {
+            Box::new(training.skip(most).chain(holdout).take(file.quick.holdout.max(1)))
+        }
+        (CaseSet::Holdout, _) => Box::new(holdout),
+    }
+}
+
 fn cases(file: &File, quick: bool) -> Result<Vec<Case>, String> {
     if file.family.is_empty() {
         return Err("there is no [[family]]".to_string());
@@ -514,13 +534,8 @@ fn cases(file: &File, quick: bool) -> Result<Vec<Case>, String> {
     for set in [CaseSet::Training, CaseSet::Holdout] {
         let mut ordinal = 0;
         for family in &file.family {
-            let (shapes, limit) = match set {
-                CaseSet::Training => (&family.training, file.quick.training),
-                CaseSet::Holdout => (&family.holdout, file.quick.holdout),
-            };
             let ops = if quick { file.quick.ops.max(1) } else { usize::MAX };
-            let limit = if quick { limit.max(1) } else { usize::MAX };
-            for shape in shapes.iter().take(limit) {
+            for shape in shapes(file, family, set, quick) {
                 for op in family.ops.iter().take(ops) {
                     let mut case = Case::new(op, &family.dtype, shape, set, file.threads)?;
                     case.set_options(family.trans.as_deref(), &family.epilogue)?;
@@ -648,6 +663,24 @@ mod tests {
             }
             assert_eq!(of(CaseSet::Holdout), due, "{name}");
         }
+    }
+
+    #[test]
+    fn a_quick_study_holds_out_training_shapes_as_long_as_there_are_any() {
+        let text = "name = \"t\"\n[[family]]\nops = [\"softmax\"]\n\
+            training = [\"3x7\", \"4x8\", \"5x9\"]\nholdout = [\"6x10\", \"7x11\"]\n";
+        let shapes = |training: usize| {
+            let text = format!("{text}[quick]\ntraining = {training}\n");
+            let study = Study::parse(&text, true).unwrap();
+            let of = |set| study.set(set).map(|c| c.shape[0]).collect::<Vec<_>>();
+            (of(CaseSet::Training), of(CaseSet::Holdout))
+        };
+        assert_eq!(shapes(1), (vec![3], vec![4, 5]));
+        assert_eq!(shapes(2), (vec![3, 4], vec![5, 6]));
+        assert_eq!(shapes(3), (vec![3, 4, 5], vec![6, 7]));
+        let searched = text.replace("holdout = [\"6x10\", \"7x11\"]\n", "");
+        let study = Study::parse(&searched, true).unwrap();
+        assert_eq!(study.set(CaseSet::Holdout).count(), 0);
     }
 
     #[test]

@@ -302,11 +302,17 @@ fn cases(file: &File, training: bool, quick: bool) -> Result<Vec<DueCase>, Strin
     let mut out = Vec::new();
     let limit = |n: usize| if quick { n.max(1) } else { usize::MAX };
     for block in &file.family {
-        let (shapes, most) = match training {
-            true => (&block.training, limit(file.quick.training)),
-            false => (&block.holdout, limit(file.quick.holdout)),
+        let trained = limit(file.quick.training);
+        let shapes: Vec<&String> = if training {
+            block.training.iter().take(trained).collect()
+        } else if block.holdout.is_empty() {
+            Vec::new()
+        } else {
+            // Training shapes that a quick run leaves over stand in for the hold-out.
+            let left = block.training.iter().skip(trained);
+            left.chain(&block.holdout).take(limit(file.quick.holdout)).collect()
         };
-        for text in shapes.iter().take(most) {
+        for text in shapes {
             let sizes = text.split('x').map(|n| n.parse::<u64>().ok());
             let shape: Vec<u64> =
                 sizes.collect::<Option<_>>().ok_or_else(|| format!("the shape {text:?}"))?;
@@ -369,6 +375,7 @@ mod tests {
         assert_eq!((search.remeasure, search.rounds, search.interleaved), (Some(due), 3, true));
         let quick = Study::parse(&format!("{TEXT}[quick]\ntraining = 1\ncap = 7\n"), true).unwrap();
         assert_eq!(ids(&quick.training), ["softmax-f32-3x7", "gemm-f32-3x7x2-nt-bias"]);
+        assert_eq!(ids(&quick.holdout), ["softmax-f32-4x8", "softmax-f32-5x9"]);
         assert_eq!((quick.space.cap, quick.replay.samples), (Some(7), 3));
         assert_eq!(quick.search.sample_ns, 1_000_000);
     }
