@@ -17,7 +17,7 @@ use tilewright_ir::entity::Id;
 use tilewright_ir::interp;
 use tilewright_ir::ops::{OpRequest, ShapeForm, catalog, find};
 use tilewright_kernel::kernel::{ArgKind, ArgSource, Elem, Kernel};
-use tilewright_kernel::lower::{Options, Pack, lower, lower_any};
+use tilewright_kernel::lower::{Options, Pack, SUM_BLOCK, Sums, lower, lower_any};
 use tilewright_plan::mapping::{CpuIsa, Mapping, RowMapping};
 
 fn row_ops() -> Vec<&'static str> {
@@ -132,7 +132,7 @@ fn rows(
 ) {
     let program = program(op, Some(columns), dtype, pad.is_some());
     let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?}");
-    let options = Options { pack: Pack::InTurn, ..Options::default() };
+    let options = Options { pack: Pack::InTurn, sums: Sums::Blocks, ..Options::default() };
     let lowered = lower(&program, &facts(&program), &Mapping::Rows(m), &options)
         .unwrap_or_else(|e| panic!("{context}: {e}"));
     let sizes = sizes(&program, rows, columns);
@@ -173,6 +173,49 @@ fn every_row_op_in_every_dtype() {
                 }
             }
         }
+    }
+}
+
+/// Rows of blocks, of blocks of blocks, and with all that can be left after them.
+#[test]
+fn long_rows_are_summed_in_blocks() {
+    for isa in isas() {
+        for op in row_ops() {
+            for (unroll, accumulators) in [(1, 1), (4, 3), (8, 1)] {
+                let m = RowMapping { lanes: 4, unroll, accumulators, ..mapping(isa, 4) };
+                for trips in [127, 128, 129, 200] {
+                    let n = u64::from(4 * accumulators) * trips;
+                    for n in [n, n + 5] {
+                        rows(op, 2, n, DType::F32, isa, m, None);
+                    }
+                }
+            }
+            let m = RowMapping { lanes: 4, ..mapping(isa, 4) };
+            rows(op, 1, 4 * (2 * SUM_BLOCK * SUM_BLOCK + SUM_BLOCK + 1), DType::F32, isa, m, None);
+        }
+    }
+}
+
+/// Equal terms are rounded the same way each time: one after another, 8192 of them are off by far
+/// more than the tolerance.
+#[test]
+fn a_sum_of_many_equal_terms_is_accurate() {
+    for isa in isas() {
+        let m = RowMapping { lanes: 8, ..mapping(isa, 4) };
+        let program = program("rmsnorm", Some(1 << 16), DType::F32, false);
+        let mut launch = launch(&program, &[("rows", 1), ("cols", 1 << 16)], 0, 1);
+        launch.tensors.get_mut("x").unwrap().fill(f64::from(1.0_f32 / 3.0));
+        let accepted = |sums: Sums| {
+            let options = Options { pack: Pack::InTurn, sums, ..Options::default() };
+            let mapping = Mapping::Rows(m);
+            let lowered = lower(&program, &facts(&program), &mapping, &options).unwrap();
+            let tolerance = Tolerance::rows(1 << 16, DType::F32);
+            let kernel = &lowered.launches[0];
+            let run = || check(&program, kernel, isa, &launch, tolerance, "equal terms");
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok()
+        };
+        assert!(!accepted(Sums::Running), "{isa:?}: the terms don't tell");
+        assert!(accepted(Sums::Blocks), "{isa:?}");
     }
 }
 

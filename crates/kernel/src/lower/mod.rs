@@ -22,6 +22,7 @@ mod tile;
 pub use error::{LowerError, Rule};
 pub use options::resident;
 pub use precondition::{OutOfBounds, Precondition, preconditions};
+pub use rows::blocks::BLOCK as SUM_BLOCK;
 
 use std::collections::HashMap;
 
@@ -48,6 +49,18 @@ pub struct Options {
     pub tail: Tail,
     /// How a group of rows takes its programs.
     pub pack: Pack,
+    /// How a lane sums its elements of a long row.
+    pub sums: Sums,
+}
+
+/// How a lane sums its elements of a long row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Sums {
+    /// One after another, which is enough where a row has many lanes.
+    #[default]
+    Running,
+    /// In blocks of [`SUM_BLOCK`] terms an accumulator, whose sums are summed.
+    Blocks,
 }
 
 /// How a group takes its P programs.
@@ -87,7 +100,7 @@ impl Default for Options {
     /// No limit that a program could reach.
     fn default() -> Self {
         let (join, tail, pack) = (Join::default(), Tail::default(), Pack::default());
-        Options { shared_limit: 1 << 30, join, tail, pack }
+        Options { shared_limit: 1 << 30, join, tail, pack, sums: Sums::default() }
     }
 }
 

@@ -4,14 +4,14 @@ use tilewright_ir::Program;
 use tilewright_plan::Target;
 use tilewright_plan::mapping::MatrixBasis;
 
-use super::{Join, Options, Pack, Tail};
+use super::{Join, Options, Pack, Sums, Tail};
 
 impl Options {
     /// The options of every kernel for a target, whoever lowers it: a device, or a test of what
     /// the device will run.
     pub fn for_target(target: &Target) -> Options {
         let Some(gpu) = target.gpu_facts() else {
-            return Options { pack: Pack::InTurn, ..Options::default() };
+            return Options { pack: Pack::InTurn, sums: Sums::Blocks, ..Options::default() };
         };
         Options {
             shared_limit: gpu.shared_bytes,
@@ -22,6 +22,7 @@ impl Options {
                 false => Tail::Guards,
             },
             pack: Pack::Beside,
+            sums: Sums::Running,
         }
     }
 }

@@ -11,6 +11,7 @@
 //! Rows of a batch go side by side (see [`batch`]); rows may lie in shared memory (see [`stage`]).
 
 mod batch;
+pub(super) mod blocks;
 mod domains;
 mod reduce;
 mod split;
@@ -28,7 +29,7 @@ use tilewright_plan::mapping::{Residency, RowMapping};
 use tilewright_plan::problem::rows::is_shared_load;
 
 use super::access::Frame;
-use super::{Context, Join, LowerError, Options, Pack, Rule, Tail, check_closed_form};
+use super::{Context, Join, LowerError, Options, Pack, Rule, Sums, Tail, check_closed_form};
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
 use batch::Row;
@@ -55,6 +56,8 @@ struct Rows<'a> {
     start: Option<BarrierId>,
     join: Join,
     tail: Tail,
+    /// Long rows are summed in blocks.
+    in_blocks: bool,
     /// What the rows of the batch know, but for the one that is being built.
     others: Vec<Row>,
     /// The row that is being built.
@@ -241,6 +244,7 @@ impl<'a> Rows<'a> {
             start: None,
             join: options.join,
             tail: options.tail,
+            in_blocks: options.sums == Sums::Blocks,
             others: Vec::new(),
             row: 0,
             common: HashSet::new(),

@@ -9,7 +9,7 @@ use tilewright_ir::ops::{OpRequest, catalog, find};
 use tilewright_ir::program::*;
 use tilewright_kernel::kernel::{Kernel, Op as KernelOp};
 use tilewright_kernel::lower::{
-    Join, LowerError, Lowered, Options, Pack, Rule, Tail, lower, lower_any,
+    Join, LowerError, Lowered, Options, Pack, Rule, Sums, Tail, lower, lower_any,
 };
 use tilewright_kernel::sim::Order;
 use tilewright_plan::mapping::{Mapping, RowMapping};
@@ -73,7 +73,7 @@ fn run(op: &str, rows: u64, columns: u64, dtype: DType, m: RowMapping, pad: Opti
         choices.push(Options { join: Join::Lane, ..default });
     }
     if m.pack > 1 {
-        choices.push(Options { pack: Pack::InTurn, ..default });
+        choices.push(Options { pack: Pack::InTurn, sums: Sums::Blocks, ..default });
     }
     for options in choices {
         let context = format!("{op} {rows}x{columns} {dtype} {m:?} pad {pad:?} {options:?}");

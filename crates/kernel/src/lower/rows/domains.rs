@@ -9,6 +9,7 @@ use tilewright_ir::program::OrderPolicy;
 use tilewright_plan::problem::rows::ahead_loads;
 use tilewright_plan::rows::slots;
 
+use super::blocks::Blocks;
 use super::reduce::Reduction;
 use super::{MAX_SLOTS, Rows};
 use crate::kernel::*;
@@ -249,7 +250,8 @@ impl Rows<'_> {
         }
     }
 
-    /// The loops of a group: the accumulators of its reductions, set by set.
+    /// The loops of a group: the accumulators of its reductions, set by set, and the sums of its
+    /// blocks as another set where there are any.
     pub(super) fn sweep(
         &mut self,
         group: &Group,
@@ -264,13 +266,19 @@ impl Rows<'_> {
         let one: Vec<ValueId> =
             reductions.iter().map(|r| self.cx.b.literal(r.identity, r.dtype)).collect();
         let one = one.repeat(self.batch());
+        let (mut done, mut totals) = (zero, Vec::new());
+        let levels = self.block_levels(reductions, sets);
+        if levels > 0 {
+            let blocks = Blocks { group, reductions, sets, one: &one };
+            (done, totals) = self.whole_blocks(&blocks, levels, full)?;
+        }
         let mut partial = one.repeat(sets as usize);
-        let mut done = zero;
         if sets > 1 {
             let per_trip = self.cx.b.int(sets as i64);
             let trips = self.cx.b.div(full, per_trip);
-            done = self.cx.b.mul(trips, per_trip);
-            partial = self.chunks(group, reductions, (zero, done, sets), partial)?;
+            let end = self.cx.b.mul(trips, per_trip);
+            partial = self.chunks(group, reductions, (done, end, sets), partial)?;
+            done = end;
         }
         // What is left of the full chunks, and the partial one, go to the first set.
         let rest = partial.split_off(one.len());
@@ -286,11 +294,12 @@ impl Rows<'_> {
             };
         }
         first.extend(rest);
+        first.extend(totals);
         Ok(first)
     }
 
     /// A loop over full chunks, `step` of them a trip, each with a set of accumulators.
-    fn chunks(
+    pub(super) fn chunks(
         &mut self,
         group: &Group,
         reductions: &[Reduction],
