@@ -75,6 +75,9 @@ const L2_WAYS: u64 = 8;
 /// Bytes of a cache line, and of a page.
 const LINE: u64 = 64;
 const PAGE: f64 = 4096.0;
+/// Loads that a row of B within a tile costs more for a cache line that it touches and doesn't
+/// fill. Fitted on training labels of Zen 3 and Zen 4 machines, rounded.
+const PARTIAL_LINE: f64 = 1.5;
 /// Rows of B that the prefetchers follow at once: of so few, tiles side by side read on in streams.
 const STREAMS: f64 = 8.0;
 
@@ -87,6 +90,8 @@ struct Model<'a> {
     footprint: f64,
     /// Share of the loads of B that cross a cache line, and take the time of two.
     split: f64,
+    /// Cache lines that a tile's row of B touches beyond those that it could fill.
+    partial_lines: f64,
 }
 
 impl<'a> Model<'a> {
@@ -104,7 +109,8 @@ impl<'a> Model<'a> {
             if row_groups >= threads { [1.0 / threads, 1.0] } else { [1.0, 1.0 / threads] };
         let operands = (m * k * rows + k * n * columns) * problem.operand.bytes() as f64;
         let footprint = operands + m * n / threads * problem.output.bytes() as f64;
-        Model { problem, cpu, mapping, counts, footprint, split: split(problem, mapping) }
+        let (split, partial_lines) = (split(problem, mapping), partial_lines(problem, mapping));
+        Model { problem, cpu, mapping, counts, footprint, split, partial_lines }
     }
 
     /// The share of a working set beyond the second level.
@@ -131,12 +137,13 @@ impl<'a> Model<'a> {
         ports.max(waits) - products
     }
 
-    /// Loads for one K element of a tile. Widening 16-bit elements takes an instruction each, and
-    /// what crosses a line is loaded twice.
+    /// Loads for one K element of a tile. Widening 16-bit elements takes an instruction each, what
+    /// crosses a line is loaded twice, and a line that is touched in part costs more.
     fn loads(&self, rows: f64, vectors: f64) -> f64 {
         let narrow = self.problem.operand != self.problem.accumulator;
         let times = |packed: bool| if narrow && !packed { 2.0 } else { 1.0 };
-        rows * times(self.mapping.pack_a) + vectors * (times(self.mapping.pack_b) + self.split)
+        let vectors = vectors * (times(self.mapping.pack_b) + self.split);
+        rows * times(self.mapping.pack_a) + vectors + PARTIAL_LINE * self.partial_lines
     }
 
     /// Bytes of an element of an operand where it is read.
@@ -398,6 +405,20 @@ fn split(problem: &MatrixProblem, mapping: &CpuMatrixMapping) -> f64 {
     // less often.
     let vector = u64::from(mapping.lanes).saturating_mul(bytes).min(LINE);
     (1.0 - step as f64 / LINE as f64) * vector as f64 / LINE as f64
+}
+
+/// Cache lines that a tile's row of B touches beyond those that it could fill, on average: starts of
+/// tiles come in steps of the largest power of two in both the pitch and the tile's width.
+fn partial_lines(problem: &MatrixProblem, mapping: &CpuMatrixMapping) -> f64 {
+    let bytes = problem.operand.bytes();
+    let pitch = problem.size[1].saturating_mul(bytes);
+    let tile = u64::from(mapping.tile[1]) * u64::from(mapping.lanes) * bytes;
+    if mapping.pack_b || problem.transposed[1] || pitch == 0 || tile == 0 {
+        return 0.0;
+    }
+    let zeros = pitch.trailing_zeros().min(tile.trailing_zeros());
+    let step = 1u64 << zeros.min(LINE.trailing_zeros());
+    1.0 - step as f64 / LINE as f64
 }
 
 /// Groups per thread beyond which their order doesn't matter.
