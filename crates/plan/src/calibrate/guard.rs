@@ -41,15 +41,19 @@ pub const GAIN: f64 = 0.01;
 pub const LOST: f64 = 0.05;
 
 /// The smallest margin, from 1 + [`GAIN`] up, at which no more than a share of [`LOST`] of the
-/// training cases that it accepts were slower by more than [`TIE`].
+/// training cases that it accepts were slower by more than [`TIE`]. `forgiven` of them pass where such
+/// a share of all cases, accepted or not, is no less: then so few pairs of labels don't set the
+/// margin.
 ///
 /// [`margin`] lets a gain pass only where the worst over-prediction of all would leave one; this
 /// asks what acceptance would have cost.
-pub fn margin_by_losses(training: &[GuardCase]) -> f64 {
+pub fn margin_by_losses(training: &[GuardCase], forgiven: u32) -> f64 {
     let mut margins: Vec<f64> = training.iter().map(|c| c.predicted).collect();
     margins.retain(|m| *m > 1.0 + GAIN);
     margins.push(1.0 + GAIN);
     margins.sort_by(f64::total_cmp);
+    let forgiven = f64::from(forgiven);
+    let forgiven = if LOST * training.len() as f64 >= forgiven { forgiven } else { 0.0 };
     let holds = |margin: f64| {
         let accepted = training.iter().filter(|c| c.predicted > margin);
         let (mut all, mut lost) = (0usize, 0usize);
@@ -57,7 +61,7 @@ pub fn margin_by_losses(training: &[GuardCase]) -> f64 {
             all += 1;
             lost += usize::from(case.measured * (1.0 + TIE) < 1.0);
         }
-        lost as f64 <= LOST * all as f64
+        lost as f64 <= (LOST * all as f64).max(forgiven)
     };
     // The largest accepts nothing.
     margins.into_iter().find(|m| holds(*m)).unwrap_or(1.0 + GAIN)
@@ -173,23 +177,32 @@ mod tests {
     fn the_margin_by_losses_asks_what_acceptance_would_have_cost() {
         // One loser among few: the margin is the gain that was promised and lost.
         let cases = [case(1.3, 1.1), case(1.2, 0.97), case(1.25, 0.99), case(1.1, 0.9)];
-        assert_eq!(margin_by_losses(&cases), 1.2);
-        assert_eq!(margin_by_losses(&[case(1.3, 1.0), case(0.9, 0.5)]), 1.01);
-        assert_eq!(margin_by_losses(&[]), 1.01);
+        assert_eq!(margin_by_losses(&cases, 0), 1.2);
+        assert_eq!(margin_by_losses(&[case(1.3, 1.0), case(0.9, 0.5)], 0), 1.01);
+        assert_eq!(margin_by_losses(&[], 0), 1.01);
         // Both sides of the least gain: a loser that was promised 1 % isn't accepted anyway.
-        assert_eq!(margin_by_losses(&[case(1.01, 0.5)]), 1.01);
-        assert_eq!(margin_by_losses(&[case(1.011, 0.5)]), 1.011);
+        assert_eq!(margin_by_losses(&[case(1.01, 0.5)], 0), 1.01);
+        assert_eq!(margin_by_losses(&[case(1.011, 0.5)], 0), 1.011);
         // Both sides of a tie: 1/1.02 is 0.98039.
-        assert_eq!(margin_by_losses(&[case(1.5, 0.9804)]), 1.01);
-        assert_eq!(margin_by_losses(&[case(1.5, 0.9803)]), 1.5);
+        assert_eq!(margin_by_losses(&[case(1.5, 0.9804)], 0), 1.01);
+        assert_eq!(margin_by_losses(&[case(1.5, 0.9803)], 0), 1.5);
         // One loser of 20 accepted is let pass, one of 19 isn't.
         let many = |n: usize| {
             let mut cases = vec![case(1.4, 1.2); n - 1];
             cases.push(case(1.3, 0.8));
             cases
         };
-        assert_eq!(margin_by_losses(&many(20)), 1.01);
-        assert_eq!(margin_by_losses(&many(19)), 1.3);
+        assert_eq!(margin_by_losses(&many(20), 0), 1.01);
+        assert_eq!(margin_by_losses(&many(19), 0), 1.3);
+        // One of three accepted may be forgiven where there are 20 cases in all; never two.
+        let few = |n: usize, losers: usize, forgiven: u32| {
+            let mut cases = vec![case(1.0, 1.0); n - 2 - losers];
+            cases.extend([case(1.4, 1.2), case(1.2, 1.1)]);
+            cases.extend(vec![case(1.3, 0.8); losers]);
+            margin_by_losses(&cases, forgiven)
+        };
+        assert_eq!((few(19, 1, 1), few(20, 1, 1)), (1.3, 1.01));
+        assert_eq!((few(20, 1, 0), few(39, 2, 1)), (1.3, 1.3));
     }
 
     #[test]
