@@ -182,6 +182,13 @@ impl Dataset {
         (0..self.samples.len()).collect()
     }
 
+    /// The rows that aren't among those held out, in order.
+    pub(super) fn without(&self, rows: &[usize], held: &[usize]) -> Vec<usize> {
+        let mut out = vec![false; self.samples.len()];
+        held.iter().for_each(|r| out[*r] = true);
+        rows.iter().copied().filter(|r| !out[*r]).collect()
+    }
+
     /// The groups among the given rows, sorted, each with its rows in order.
     pub fn groups(&self, rows: &[usize], split: Split) -> Vec<(String, Vec<usize>)> {
         self.grouped(rows, |s| match split {

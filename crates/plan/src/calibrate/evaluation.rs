@@ -105,7 +105,7 @@ pub fn nested_constant(data: &Dataset, split: Split) -> Result<Evaluation, DataE
     }
     let mut picks = Vec::new();
     for (_, held) in groups {
-        let rest: Vec<usize> = all.iter().copied().filter(|r| !held.contains(r)).collect();
+        let rest = data.without(&all, &held);
         picks.extend(constant_picks(data, &held, &preference(data, &rest)));
     }
     Ok(Evaluation { name: "best constant rule, chosen without the shape".to_string(), picks })

@@ -131,7 +131,7 @@ pub fn leave_one_out(
     }
     let mut out = Vec::new();
     for (_, held) in &groups {
-        let train: Vec<usize> = rows.iter().copied().filter(|r| !held.contains(r)).collect();
+        let train = data.without(rows, held);
         out.extend(picks(data, &[fit(data, design, &train)?], held));
     }
     Ok(out)
@@ -220,7 +220,7 @@ fn fold(
     split: Split,
     strategy: Strategy,
 ) -> Result<OuterFold, DataError> {
-    let rows: Vec<usize> = data.all().into_iter().filter(|r| !held.contains(r)).collect();
+    let rows = data.without(&data.all(), held);
     let models = train(data, &rows, split, strategy)?;
     let picks = picks(data, &models, held);
     let predictions = held.iter().map(|r| (*r, predict(data, &models, *r))).collect();

@@ -83,7 +83,7 @@ pub fn identify(data: &Dataset, design: usize, split: Split) -> Result<Identifia
     }
     let mut without = Vec::with_capacity(groups.len());
     for (_, held) in &groups {
-        let rest: Vec<usize> = all.iter().copied().filter(|r| !held.contains(r)).collect();
+        let rest = data.without(&all, held);
         without.push(fit(data, design, &rest)?.coefficients);
     }
     let matrix = data.relative(design, &all)?;

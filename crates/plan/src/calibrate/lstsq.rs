@@ -126,9 +126,68 @@ pub fn solve(a: &Matrix, b: &[f64]) -> Vec<f64> {
     x
 }
 
+/// A system of as many rows as there are columns and one more, at most, whose residuals have the
+/// same norms for every `x`: the triangle of the QR decomposition of `a` with `b` beside it. What is
+/// solved for many subsets of the columns needs the long rows once.
+pub fn reduce(a: &Matrix, b: &[f64]) -> (Matrix, Vec<f64>) {
+    let n = a.cols();
+    let rows = a.rows().min(n + 1);
+    let mut q: Vec<Vec<f64>> = a.columns.clone();
+    q.push(b.to_vec());
+    for k in 0..=n {
+        let Some(tail) = q[k].get(k..) else { break };
+        let length = tail.iter().map(|v| v * v).sum::<f64>().sqrt();
+        if length == 0.0 || tail.len() < 2 {
+            continue;
+        }
+        let alpha = if tail[0] > 0.0 { -length } else { length };
+        let (reflected, rest) = q.split_at_mut(k + 1);
+        let reflector = &mut reflected[k][k..];
+        reflector[0] -= alpha;
+        let scale: f64 = reflector.iter().map(|v| v * v).sum();
+        for column in rest {
+            let target = &mut column[k..];
+            let dot: f64 = reflector.iter().zip(target.iter()).map(|(v, t)| v * t).sum();
+            let factor = 2.0 * dot / scale;
+            for (t, v) in target.iter_mut().zip(reflector.iter()) {
+                *t -= factor * v;
+            }
+        }
+        reflector.fill(0.0);
+        reflector[0] = alpha;
+    }
+    for column in &mut q {
+        column.truncate(rows);
+    }
+    let targets = q.pop().unwrap_or_default();
+    (Matrix { rows, columns: q }, targets)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reduced_system_has_the_same_residuals() {
+        // Tall, square, wide, and with a column of zeros.
+        for (rows, zero) in [(30, None), (5, None), (4, None), (2, None), (30, Some(1))] {
+            let entry = |i: usize, j: usize| ((i * (j + 3) + 7 * j) % 11) as f64 - 4.5;
+            let column = |j: usize| -> Vec<f64> {
+                (0..rows).map(|i| if zero == Some(j) { 0.0 } else { entry(i, j) }).collect()
+            };
+            let a = Matrix::from_columns((0..4).map(column).collect()).unwrap();
+            let b: Vec<f64> = (0..rows).map(|i| ((i * i) % 17) as f64).collect();
+            let (small, targets) = reduce(&a, &b);
+            assert_eq!((small.rows(), small.cols(), targets.len()), (rows.min(5), 4, rows.min(5)));
+            let norm = |a: &Matrix, b: &[f64], x: &[f64]| -> f64 {
+                a.times(x).iter().zip(b).map(|(f, b)| (f - b) * (f - b)).sum()
+            };
+            for x in [[0.0; 4], [1.0, 0.0, 0.0, 0.0], [0.3, -2.0, 1.5, 0.7]] {
+                let (whole, part) = (norm(&a, &b, &x), norm(&small, &targets, &x));
+                assert!((whole - part).abs() <= 1e-12 * (1.0 + whole), "{rows}: {whole} {part}");
+            }
+        }
+    }
 
     #[test]
     fn solves_a_square_system() {

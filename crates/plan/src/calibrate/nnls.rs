@@ -67,11 +67,14 @@ pub fn solve(a: &Matrix, b: &[f64]) -> Result<Solution, NnlsError> {
     let Ok(scaled) = Matrix::from_columns(columns) else {
         return Err(NnlsError::Empty { rows: a.rows(), columns: a.cols() });
     };
+    // Thousands of rows count once, not once for every active set.
+    let (small, targets) = lstsq::reduce(&scaled, b);
     let mut solution = if a.cols() <= ENUMERATION_LIMIT {
-        enumerate(&scaled, b)
+        enumerate(&small, &targets)
     } else {
-        lawson_hanson(&scaled, b)
+        lawson_hanson(&small, &targets)
     };
+    solution.loss = loss(&scaled, &solution.coefficients, b);
     for (coefficient, scale) in solution.coefficients.iter_mut().zip(&scales) {
         *coefficient /= scale;
     }
