@@ -26,6 +26,7 @@ pub fn code_hash() -> Hash256 {
             "policy/whole_launch/register_matrix.rs",
             include_str!("../policy/whole_launch/register_matrix.rs"),
         ),
+        ("policy/whole_launch/long_rows.rs", include_str!("../policy/whole_launch/long_rows.rs")),
         ("policy/gpu_rows.rs", include_str!("../policy/gpu_rows.rs")),
         ("policy/gpu_matrix.rs", include_str!("../policy/gpu_matrix.rs")),
         ("policy/whole_launch/cpu_rows.rs", include_str!("../policy/whole_launch/cpu_rows.rs")),

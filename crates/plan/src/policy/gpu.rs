@@ -1,11 +1,10 @@
 //! `gpu`: estimated microseconds of rows and of products of register tiles on GPUs whose register
 //! file is known.
 //!
-//! The estimate is a sum of the inputs that `whole-launch` has for such GPUs, at fixed prices. They
-//! are the nonnegative least squares of the relative error over all labels of one NVIDIA H200 in
-//! `benches/cuda/labels` (15281 candidates of 180 row cases, 14024 of 70 products), as `tilewright
-//! calibrate` fits them. So they hold for compute capability 9.0; elsewhere they order candidates and
-//! promise no time. Mappings that no label is of have estimates of their own (`gpu_apart`).
+//! The estimate is the sum of the inputs that `whole-launch` has for such GPUs, which are microseconds
+//! at prices that were fitted to labels of one NVIDIA H200 (`benches/cuda/labels`, `evidence`). So it
+//! holds for compute capability 9.0; elsewhere it orders candidates and promises no time. Mappings
+//! that no label is of have estimates of their own (`gpu_apart`).
 
 use super::whole_launch::{Family, Inputs, MAX_INPUTS};
 use super::{
@@ -18,19 +17,8 @@ use crate::problem::Problem;
 /// Name of the policy.
 pub const NAME: &str = "gpu";
 
-/// Microseconds of an input of `gpu-register-rows`, in their order: the fit's over 0.75. The fit
-/// orders the candidates of a case, but its times of those near the best are too short, by a quarter
-/// in the median case, since it has to fit all others too.
-const ROWS: [f64; MAX_INPUTS] = [
-    0.02577, 0.03188, 1.448, 0.01262, 0.06679, 0.2005, 6.024e-5, 0.000756, 0.01855, 0.05405,
-    0.01708, 0.4383,
-];
-
-/// Microseconds of an input of `gpu-register-matrix`, in their order.
-pub(super) const PRODUCTS: [f64; MAX_INPUTS] = [
-    1.131, 1.962, 0.5091, 0.0003386, 0.001022, 0.1273, 0.503, 0.007211, 0.0006325, 0.0157,
-    0.0002564, 0.02307,
-];
+/// The inputs are microseconds.
+pub(super) const PRICES: [f64; MAX_INPUTS] = [1.0; MAX_INPUTS];
 
 /// Inputs at their prices, first to last.
 pub(super) fn price(prices: &Inputs, inputs: &Inputs) -> f64 {
@@ -49,8 +37,7 @@ fn priced(view: &CandidateView<'_>) -> Result<(Family, Inputs, &'static Inputs),
         _ => return Err(unsupported(NAME, view)),
     };
     match family {
-        Family::GpuRegisterRows => Ok((family, inputs, &ROWS)),
-        Family::GpuRegisterMatrix => Ok((family, inputs, &PRODUCTS)),
+        Family::GpuRegisterRows | Family::GpuRegisterMatrix => Ok((family, inputs, &PRICES)),
         _ => Err(unsupported(NAME, view)),
     }
 }

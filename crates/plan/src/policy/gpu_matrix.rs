@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::gpu::{PRODUCTS, price};
+use super::gpu::{PRICES, price};
 use super::gpu_apart;
 use super::whole_launch::register_matrix;
 use crate::mapping::GpuMatrixMapping;
@@ -150,7 +150,7 @@ pub fn estimate(problem: &MatrixProblem, gpu: &GpuFacts, m: &GpuMatrixMapping) -
     if m.stages == 1 {
         return gpu_apart::in_place(problem, gpu, m);
     }
-    price(&PRODUCTS, &register_matrix::of(problem, gpu, m))
+    price(&PRICES, &register_matrix::of(problem, gpu, m))
 }
 
 /// The best `count` legal candidates, best first; ties keep the order of the space. Of one block,

@@ -13,6 +13,7 @@
 pub mod advice;
 mod cpu_matrix;
 mod cpu_rows;
+mod long_rows;
 mod matrix;
 pub(in crate::policy) mod register_matrix;
 mod register_rows;
@@ -192,6 +193,11 @@ fn padded(values: &[f64]) -> Inputs {
         *to = *from;
     }
     inputs
+}
+
+/// ln(1 + eˣ), about the larger of x and 0.
+fn soft(x: f64) -> f64 {
+    x.max(0.0) + libm::log1p(libm::exp(-x.abs()))
 }
 
 /// The share of a working set that a level of cache doesn't hold: a set that is larger than the

@@ -1,53 +1,250 @@
-//! Row programs on GPUs whose register file is known. Each term is an input: waves, occupancy and
-//! the level that holds the tensors have closed forms there.
+//! Row programs on GPUs whose register file is known. Each term is an input, in microseconds at the
+//! prices below; a fit scales the parts.
 //!
-//! A launch takes about the longer of two times: the *path* of a group, once for every wave in
-//! which the cores take the groups, and its *work*, bytes and instructions of the busiest core. So
-//! terms of the path are weighted by path/T and terms of the work by work/T, T² = path² + work²,
-//! with both as the prices below give them: the weighted sum is then about T. The prices are those
-//! of compute capability 9.0, from training shapes; they weight terms and promise no time.
+//! Two estimates, by where the tensors are. Rows that a group holds, of tensors that the
+//! second-level cache holds, take the *phases* of a round of groups one after another: loads,
+//! arithmetic, reductions, what all rows share, stores. A phase takes about the longer (a p-norm) of
+//! what a lane does one thing after another and what the core issues or moves for all subgroups that
+//! it runs at once; a further round of groups overlaps with the one before in part. Beside that
+//! stands the launch, with its groups and subgroups, and the fetching of code that grows with the
+//! elements of a worker. For longer rows and tensors in memory see `long_rows`.
+//!
+//! The prices are those of compute capability 9.0, from training shapes.
 
-use super::{Inputs, NAME, TermInfo, padded, term};
-use crate::mapping::Mapping;
+use super::{Inputs, NAME, TermInfo, long_rows, padded, term};
+use crate::mapping::{Mapping, RowMapping};
+use crate::policy::gpu_matrix::RESERVED_BYTES;
 use crate::policy::gpu_rows::GpuRowCounts;
 use crate::policy::{CandidateFacts, CandidateView, PolicyError, unsupported};
-use crate::problem::Problem;
+use crate::problem::{Problem, RowProblem};
+use crate::rows::RowCounts;
+use crate::target::GpuFacts;
 
 pub(super) const INPUTS: [&str; 12] = [
-    "rounds",
-    "slots",
-    "clusters",
-    "shared_loads",
-    "ragged",
-    "bytes",
-    "issue",
-    "accesses",
-    "subgroups",
-    "join_width",
-    "kept",
-    "reload",
+    "launch", "text", "wait", "loads", "elements", "chains", "folds", "joins", "clusters",
+    "reload", "shared", "stores",
 ];
 
 pub(super) const TERMS: [TermInfo; 12] = [
-    term("rounds", false, "path: a round of loads that waits for memory"),
-    term("slots", false, "path: an element of a worker"),
-    term("clusters", false, "path: a fold over a cluster's groups"),
-    term("shared_loads", false, "path: a load of what all rows share, after a reduction"),
-    term("ragged", false, "path: a guarded element of the last chunk"),
-    term("bytes", false, "work: a megabyte, read or written"),
-    term("issue", false, "work: an operation of the busiest core's schedulers"),
-    term("accesses", false, "work: a subgroup's access to memory on the busiest core"),
-    term("subgroups", false, "a subgroup of the busiest core"),
-    term("join_width", false, "a subgroup's result that a fold over subgroups reads"),
-    term("kept", false, "an element of a worker, however many waves"),
+    term("launch", false, "a launch, its groups and their subgroups"),
+    term("text", false, "instructions of straight-line code"),
+    term("wait", false, "the first loads' way"),
+    term("loads", false, "loads, or the bytes that they move"),
+    term("elements", false, "arithmetic of elements"),
+    term("chains", false, "chains of reductions in a lane"),
+    term("folds", false, "folds over the lanes of a subgroup"),
+    term("joins", false, "folds over the subgroups of a row, and their barriers"),
+    term("clusters", false, "folds over a cluster's groups"),
     term("reload", false, "inputs that are read again"),
+    term("shared", false, "loads of what all rows share"),
+    term("stores", false, "stores, or the bytes that they move"),
 ];
 
-/// Microseconds of a path: a round, an element of a worker, a fold, one with a barrier, one over a
-/// cluster.
-const PATH: [f64; 5] = [0.3, 0.012, 0.09, 0.06, 0.8];
-/// Microseconds of work: a megabyte from memory, one from the second-level cache, an operation.
-const WORK: [f64; 3] = [1.0 / 4.2, 1.0 / 7.0, 1.0 / 1755.0];
+/// Columns below which the phases are the estimate.
+const LONG: u64 = 16_384;
+/// Microseconds of a launch, a group of the busiest core, a subgroup of it; of a cluster launch, and
+/// of a group in a cluster.
+const LAUNCH: [f64; 5] = [0.212, 0.0108, 0.00261, 0.304, 0.192];
+/// Instructions beyond which text costs more, how soft that edge is; microseconds of an instruction
+/// beyond and of any.
+const TEXT: [f64; 4] = [1100.0, 60.0, 0.000148, 9.36e-5];
+/// Microseconds until a load has arrived, and what rows that aren't whole accesses and a guarded last
+/// chunk add.
+const WAIT: [f64; 3] = [0.117, 0.206, 0.213];
+/// Microseconds of a lane's chunk: loaded, read again, of what all rows share, stored; and what loads
+/// ahead of a reduction add to their share, and narrow accesses of ragged rows to theirs.
+const CHUNK: [f64; 4] = [0.0031, 0.003, 0.00958, 0.00183];
+const AHEAD: f64 = 0.387;
+const NARROW: [f64; 2] = [0.206, 0.366];
+/// Microseconds of a guarded element of the last chunk, of a lane and of a scheduler.
+const GUARDED: [f64; 2] = [0.0192, 0.000513];
+/// Microseconds of a scheduler: an access of a subgroup, an element of a subgroup, a fold.
+const ISSUE: [f64; 3] = [0.0019, 0.00199, 0.00864];
+/// Microseconds of a byte of a core: loaded, read again, of what all rows share, stored.
+const BYTE: [f64; 4] = [1.77e-5, 4.98e-6, 2.9e-6, 1.02e-5];
+/// Microseconds of elements of a lane: of one, and the exponent of their number; and what elements
+/// of 16 bits add to their share.
+const ELEMENT: [f64; 3] = [0.0467, 0.7163, 0.0304];
+/// Microseconds of a chain's addition, of doubling its sets, and its elements.
+const CHAIN: [f64; 3] = [0.00131, 0.0332, 0.149];
+/// Microseconds of a fold over lanes, of a barrier, of reading a subgroup's result, of a fold over a
+/// cluster, of reading one there.
+const FOLD: [f64; 5] = [0.0377, 0.0207, 0.018, 0.294, 0.00497];
+/// Microseconds until what is read again, and what all rows share, has arrived after a reduction.
+const AGAIN: f64 = 0.102;
+const SHARED: f64 = 0.123;
+/// Part of a last round that counts as a whole one, part of a further round that doesn't overlap,
+/// and of its work that it adds.
+const ROUND: [f64; 3] = [0.656 / 1.656, 1.05 / 2.05, 0.144];
+/// Exponents: a lane and its core, issue and bytes.
+const NORMS: [f64; 2] = [2.551, 4.0];
+/// Most groups that a core holds.
+const GROUPS: u64 = 32;
+
+/// (aᵖ + bᵖ)^(1/p): about the longer of two times.
+fn longer(a: f64, b: f64, p: f64) -> f64 {
+    let (low, high) = (a.min(b), a.max(b));
+    if high > 0.0 { high * libm::pow(1.0 + libm::pow(low / high, p), 1.0 / p) } else { 0.0 }
+}
+
+/// Inputs of a program: of its own, of all rows, and outputs.
+struct Streams {
+    own: f64,
+    own_bytes: f64,
+    shared: f64,
+    stores: f64,
+    store_bytes: f64,
+}
+
+impl Streams {
+    fn of(problem: &RowProblem) -> Self {
+        let mut out =
+            Streams { own: 0.0, own_bytes: 0.0, shared: 0.0, stores: 0.0, store_bytes: 0.0 };
+        let domains = &problem.reload.domains;
+        for (i, domain) in domains.iter().enumerate() {
+            for load in &domain.loads {
+                // A handful of loads: looking back is faster than a set.
+                let earlier = domains.iter().take(i).flat_map(|d| &d.loads);
+                if earlier.into_iter().any(|l| l.value == load.value) {
+                    continue;
+                }
+                if load.shared {
+                    out.shared += 1.0;
+                } else {
+                    out.own += 1.0;
+                    out.own_bytes += load.bytes as f64;
+                }
+            }
+            if domain.store_bytes > 0 {
+                out.stores += 1.0;
+                out.store_bytes += domain.store_bytes as f64;
+            }
+        }
+        out
+    }
+}
+
+/// Groups that a core is likely to hold: what is kept in registers stays there, loads ahead share
+/// theirs with what comes later, and 20 do for the rest.
+fn held(gpu: &GpuFacts, problem: &RowProblem, m: &RowMapping, slots: f64) -> f64 {
+    let all = gpu.registers_per_core.unwrap_or(0);
+    let threads = m.threads().max(1);
+    let words = problem.compute.bytes().div_ceil(4) as f64;
+    let variant = problem.variant(m.cache);
+    let kept = if variant.striped_tiles > 0 { slots * words } else { 0.0 };
+    let ahead = if m.ahead { slots * variant.ahead_scalars as f64 } else { 0.0 };
+    let each = ((20.0 + kept + ahead / 4.0).max(32.0) / 8.0).ceil() as u64 * 8;
+    let each = each.min(255).min(all / threads / 8 * 8).max(8);
+    let shared = crate::rows::shared_bytes(problem, m) + RESERVED_BYTES;
+    let held = (all / (each * threads))
+        .min(gpu.threads_per_core.map_or(1, |t| t / threads))
+        .min(gpu.shared_bytes_per_core.map_or(1, |bytes| bytes / shared));
+    held.clamp(1, GROUPS) as f64
+}
+
+fn phases(
+    problem: &RowProblem,
+    gpu: &GpuFacts,
+    m: &RowMapping,
+    counts: &RowCounts,
+    c: &GpuRowCounts,
+) -> Inputs {
+    let flag = |is: bool| f64::from(u8::from(is));
+    let streams = Streams::of(problem);
+    let (e, vector) = (counts.slots as f64, f64::from(m.vector.max(1)));
+    let chunks = (e / vector).ceil();
+    let held = held(gpu, problem, m, e);
+    let taken = (counts.groups as f64 / f64::from(gpu.cores.max(1))).ceil();
+    let filled = taken / held;
+    let at_once = taken.min(held);
+    let subgroups = f64::from(m.subgroups) * f64::from(m.pack);
+    // Subgroups of a scheduler at once, and bytes of a tensor of one byte an element.
+    let busy = at_once * subgroups / 4.0;
+    let elements =
+        at_once * f64::from(m.pack) / f64::from(m.cluster.max(1)) * problem.columns as f64;
+    let bytes = problem.dtype.bytes();
+    let odd = flag(!(problem.columns * bytes).is_multiple_of(16));
+    let ragged = flag(c.ragged);
+    let guarded = ragged * vector;
+    let narrow = NARROW.map(|n| 1.0 + odd * n);
+    let access = chunks * ISSUE[0];
+    let moved = |issue: f64, bytes: f64| longer(busy * issue, bytes, NORMS[1]);
+
+    let wait = WAIT[0] + odd * WAIT[1] + ragged * WAIT[2];
+    let loads = streams.own
+        * longer(
+            chunks * CHUNK[0] * narrow[0] + guarded * GUARDED[0],
+            moved(
+                access * narrow[1] + guarded * GUARDED[1],
+                elements * streams.own_bytes / streams.own.max(1.0) * BYTE[0],
+            ),
+            NORMS[0],
+        );
+    let each = 1.0 + flag(bytes == 2) * ELEMENT[2];
+    let issued = busy * e * each * ISSUE[1];
+    let arithmetic = longer(ELEMENT[0] * each * libm::pow(e, ELEMENT[1]), issued, NORMS[0]);
+    let sets = f64::from(m.accumulators.max(1));
+    let chains = c.folds
+        * (CHAIN[0] * (chunks / sets).ceil()
+            + CHAIN[1] * libm::log2(sets)
+            + CHAIN[2] * libm::log2(vector));
+    let folds = c.folds * longer(FOLD[0], busy * ISSUE[2], NORMS[0]);
+    let (wide, clustered) = (f64::from(m.subgroups), flag(m.cluster > 1));
+    let joins = flag(c.joins > 0.0) * c.folds * (FOLD[1] + FOLD[2] * wide);
+    let clusters = clustered * c.folds * (FOLD[3] + FOLD[4] * f64::from(m.cluster) * wide);
+    let read = elements * streams.own_bytes;
+    let reload = flag(!m.cache)
+        * (AGAIN
+            + streams.own
+                * longer(
+                    chunks * CHUNK[1],
+                    moved(access, read / streams.own.max(1.0) * BYTE[1]),
+                    NORMS[0],
+                ));
+    let once = elements / f64::from(m.pack.max(1)) * bytes as f64 * BYTE[2];
+    let shared = flag(streams.shared > 0.0 && !m.ahead) * SHARED
+        + streams.shared
+            * longer(
+                chunks * CHUNK[2] * (1.0 + flag(m.ahead) * AHEAD),
+                moved(access, once),
+                NORMS[0],
+            );
+    let stores = streams.stores
+        * longer(
+            chunks * CHUNK[3] * narrow[0] + guarded * GUARDED[0],
+            moved(
+                access * narrow[1] + guarded * GUARDED[1],
+                elements * streams.store_bytes / streams.stores.max(1.0) * BYTE[3],
+            ),
+            NORMS[0],
+        );
+    // Further rounds overlap in part, and add work.
+    let more =
+        ROUND[0] * (filled.ceil() - 1.0).max(0.0) + (1.0 - ROUND[0]) * (filled - 1.0).max(0.0);
+    let round = 1.0 + more * ROUND[1];
+    let work = ROUND[2] * (filled - 1.0).max(0.0);
+
+    let text = c.loops * (chunks * 2.0 * (1.0 + odd) + e * 2.0 + guarded * 6.0) + 60.0;
+    let beyond = super::soft((text - TEXT[0]) / TEXT[1]) * TEXT[1];
+    let launch = LAUNCH[0]
+        + LAUNCH[1] * taken
+        + LAUNCH[2] * taken * subgroups
+        + clustered * (LAUNCH[3] + LAUNCH[4] * taken);
+    padded(&[
+        launch,
+        TEXT[3] * text + TEXT[2] * beyond,
+        wait * round + (wait - WAIT[0]) * work,
+        loads * (round + work),
+        arithmetic * round + issued * work,
+        chains * round,
+        folds * round,
+        joins * round,
+        clusters * round,
+        reload * round,
+        shared * round,
+        stores * (round + work),
+    ])
+}
 
 pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let (Some(gpu), Problem::Rows(problem), Mapping::Rows(m), CandidateFacts::Rows(counts)) =
@@ -56,33 +253,10 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         return Err(unsupported(NAME, view));
     };
     let c = GpuRowCounts::new(problem, gpu, m, counts);
-    let slots = counts.slots as f64 * f64::from(m.batch);
-    let joined = if m.subgroups > 1 || m.cluster > 1 { c.folds } else { 0.0 };
-    let clusters = if m.cluster > 1 { c.folds } else { 0.0 };
-    let path = c.waves
-        * (PATH[0] * c.rounds
-            + PATH[1] * slots
-            + PATH[2] * c.folds
-            + PATH[3] * joined
-            + PATH[4] * clusters);
-    let mega = 1e-6;
-    let far = if c.near { [0.0, 1.0] } else { [1.0, 0.0] };
-    let work = c.distinct * mega * (far[0] * WORK[0] + far[1] * WORK[1]) + WORK[2] * c.issue;
-    let longer = (path * path + work * work).sqrt().max(f64::MIN_POSITIVE);
-    let (slow, busy) = (path / longer, work / longer);
-    let ragged = if c.ragged { f64::from(m.vector) * c.loops } else { 0.0 };
-    Ok(padded(&[
-        c.waves * c.rounds * slow,
-        c.waves * slots * slow,
-        c.waves * clusters * slow,
-        c.waves * c.shared_loads * slow,
-        c.waves * ragged * slow,
-        (c.distinct * c.share + c.again) * mega * busy,
-        c.issue * busy,
-        c.accesses * busy,
-        c.subgroups,
-        joined * f64::from(m.subgroups),
-        slots,
-        f64::from(!m.cache),
-    ]))
+    // Of all candidates of a problem or of none.
+    let short = c.near && problem.columns < LONG && !problem.reductions.is_empty();
+    Ok(match short {
+        true => phases(problem, gpu, m, counts, &c),
+        false => long_rows::inputs(m, counts, &c),
+    })
 }
