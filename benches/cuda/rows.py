@@ -2,7 +2,7 @@
 
 usage: rows.py WORKER OUT.json [SECONDS [EARLIER.json [ROWSxCOLUMNS,...]]]
 
-Every peer of a case is timed in turn, several rounds, by CUDA graphs of back-to-back launches;
+Peers work on the tensors of ours (those of 4 MiB or more). Every peer of a case is timed in turn, several rounds, by CUDA graphs of back-to-back launches;
 medians. An A/A row (ours twice) gives the noise floor of the case. With the output of an earlier
 run, only the mappings that were fastest there are tried again.
 """
@@ -15,13 +15,15 @@ import time
 import torch
 import triton
 
-from harness import Worker, graph_of, time_graph
+from harness import Opened, Worker, graph_of, time_graph
 from row_peers import DTYPES, OPS, Peers, warm
 
 SHAPES = [(23, 769), (37, 1537), (128, 2048), (256, 3072), (1024, 4096), (768, 6144), (128, 8193),
           (64, 12289), (4096, 4096), (32768, 1024), (4096, 131072), (16384, 8192), (8192, 32768)]
 ROUNDS = 5
 GRAPH_US = 2000.0
+# Smallest tensors that peers share with ours.
+SHARED = 4 << 20
 # Mappings of an earlier run that are tried again.
 SHORTLIST = 8
 
@@ -42,7 +44,17 @@ def measure(worker, case, earlier):
     ours = worker.ask(cmd="prepare", op=op, rows=rows, cols=n, dtype=dtype,
                       **shortlist(earlier, case))
     prepared = time.time() - started
-    peers = Peers(op, rows, n, DTYPES[dtype])
+    buffers = worker.ask(cmd="share", least=SHARED).get("buffers", [])
+    opened = Opened(buffers, (rows, n), DTYPES[dtype])
+    try:
+        return compare(worker, case, ours, prepared, opened)
+    finally:
+        opened.close()
+
+
+def compare(worker, case, ours, prepared, opened):
+    op, rows, n, dtype = case
+    peers = Peers(op, rows, n, DTYPES[dtype], opened.read, opened.written)
     x = peers.x
     calls = {"eager": lambda f=peers.eager(): f(x)}
     try:
@@ -78,7 +90,7 @@ def measure(worker, case, earlier):
     return {"op": op, "rows": rows, "cols": n, "dtype": dtype, "median": med, "samples": samples,
             "rival": rival[1], "ratio": rival[0] / med["ours"], "floor": floor,
             "tb_per_s": 2 * rows * n * x.element_size() / med["ours"] * 1e-6,
-            "triton": best and best[1], "prepare_s": prepared, "best": ours.get("best"),
+            "triton": best and best[1], "shared": opened.read is not None, "prepare_s": prepared, "best": ours.get("best"),
             "error": ours.get("error"), "candidates": ours.get("candidates")}
 
 

@@ -1,8 +1,8 @@
-//! Prints the PTX of a row op: `emit_rows OP ROWS COLS DTYPE 'MAPPING AS JSON'`. Fields that the
-//! mapping leaves out are those of one warp per row.
+//! Prints the PTX of a row op, for GPUs with dependent launches: `emit_rows OP ROWS COLS DTYPE
+//! 'MAPPING AS JSON'`. Fields that the mapping leaves out are those of one warp per row.
 
 use serde_json::{Map, Value};
-use tilewright_cuda::{PtxTarget, emit};
+use tilewright_cuda::{PtxTarget, emit_for};
 use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::{DType, analysis};
 use tilewright_kernel::lower::{Join, Options, lower};
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = Options { join: Join::Lane, ..Options::default() };
     let facts = analysis::facts(&program);
     for kernel in lower(&program, &facts, &Mapping::Rows(mapping), &options)?.launches {
-        print!("{}", emit(&kernel, PtxTarget::BASE)?.text);
+        print!("{}", emit_for(&kernel, PtxTarget::DEPENDENT_LAUNCHES)?.text);
     }
     Ok(())
 }

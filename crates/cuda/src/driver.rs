@@ -286,6 +286,7 @@ impl Context {
             function,
             threads: ptx.threads,
             shared_bytes: ptx.shared_bytes as u32,
+            dependent: ptx.dependent,
         };
         if ptx.cluster > 8 {
             // More than every device has; this one is asked whether it takes them.
@@ -455,17 +456,23 @@ impl DeviceBuffer {
         self.context.bind()
     }
 
-    /// Copies from the host; returns when done.
+    // The driver's plain calls are of no use here: they may return before the device is done, and
+    // go to a stream that kernels on the context's own don't wait for. So everything goes to the
+    // context's stream, in the order of the calls, and is waited for.
+
+    /// Copies from the host, behind what the stream was given before; returns when done.
     ///
     /// # Errors
     /// More bytes than the buffer has, or the driver's words.
     pub fn upload(&self, from: &[u8]) -> Result<(), CudaError> {
         self.check(from.len())?;
-        // SAFETY: the destination holds `from.len()` bytes.
-        unsafe { result::memcpy_htod_sync(self.pointer, from) }.map_err(at("cuMemcpyHtoD"))
+        // SAFETY: the destination holds `from.len()` bytes; the source lives until the wait.
+        unsafe { result::memcpy_htod_async(self.pointer, from, self.context.stream) }
+            .map_err(at("cuMemcpyHtoDAsync"))?;
+        self.context.synchronize()
     }
 
-    /// Copies to the host; returns when done.
+    /// Copies to the host, behind what the stream was given before; returns when done.
     ///
     /// # Errors
     /// More bytes than the buffer has, or the driver's words.
@@ -473,25 +480,45 @@ impl DeviceBuffer {
         self.download_at(0, to)
     }
 
-    /// Copies bytes from a place in the buffer to the host; returns when done.
+    /// Copies bytes from a place in the buffer to the host, behind what the stream was given
+    /// before; returns when done.
     ///
     /// # Errors
     /// More bytes than the buffer has from there, or the driver's words.
     pub fn download_at(&self, offset: usize, to: &mut [u8]) -> Result<(), CudaError> {
         self.check(offset.saturating_add(to.len()))?;
-        // SAFETY: the source holds `offset + to.len()` bytes.
-        unsafe { result::memcpy_dtoh_sync(to, self.pointer + offset as u64) }
-            .map_err(at("cuMemcpyDtoH"))
+        let from = self.pointer + offset as u64;
+        // SAFETY: the source holds `offset + to.len()` bytes; the destination lives until the wait.
+        unsafe { result::memcpy_dtoh_async(to, from, self.context.stream) }
+            .map_err(at("cuMemcpyDtoHAsync"))?;
+        self.context.synchronize()
     }
 
-    /// Sets every byte; returns when done.
+    /// The handle by which another process opens the memory (`cuIpcOpenMemHandle`), while this one
+    /// keeps it.
+    ///
+    /// # Errors
+    /// The driver's words.
+    pub fn ipc_handle(&self) -> Result<[u8; 64], CudaError> {
+        self.context.bind()?;
+        let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
+        // SAFETY: the pointer is that of an allocation of this process.
+        unsafe { sys::cuIpcGetMemHandle(&mut handle, self.pointer) }
+            .result()
+            .map_err(at("cuIpcGetMemHandle"))?;
+        Ok(handle.reserved.map(|byte| byte as u8))
+    }
+
+    /// Sets every byte, behind what the stream was given before; returns when done.
     ///
     /// # Errors
     /// The driver's words.
     pub fn fill(&self, byte: u8) -> Result<(), CudaError> {
         self.context.bind()?;
         // SAFETY: exactly this buffer.
-        unsafe { result::memset_d8_sync(self.pointer, byte, self.bytes) }.map_err(at("cuMemsetD8"))
+        unsafe { result::memset_d8_async(self.pointer, byte, self.bytes, self.context.stream) }
+            .map_err(at("cuMemsetD8Async"))?;
+        self.context.synchronize()
     }
 }
 
@@ -511,6 +538,8 @@ pub struct Function {
     function: sys::CUfunction,
     threads: u32,
     shared_bytes: u32,
+    /// Whether launches may begin before the one ahead has ended.
+    dependent: bool,
 }
 
 // SAFETY: as for Context: handles are usable from any thread once the context is current.
@@ -554,17 +583,7 @@ impl Function {
             *param = std::ptr::from_mut(word).cast();
         }
         // SAFETY: parameters point to live words; the rest is the caller's promise.
-        unsafe {
-            result::launch_kernel(
-                self.function,
-                (grid[0], grid[1], grid[2]),
-                (self.threads, 1, 1),
-                self.shared_bytes,
-                self.context.launch_stream(),
-                &mut params[..words.len()],
-            )
-        }
-        .map_err(at("cuLaunchKernel"))
+        unsafe { self.enqueue(grid, &mut params[..words.len()]) }
     }
 
     /// Launches with one pointer per parameter, each to a word with the parameter in its low
@@ -581,6 +600,10 @@ impl Function {
         params: &mut [*mut c_void],
     ) -> Result<(), CudaError> {
         self.context.bind()?;
+        if self.dependent {
+            // SAFETY: the caller's promise.
+            return unsafe { self.enqueue_dependent(grid, params) };
+        }
         // SAFETY: the caller's promise.
         unsafe {
             result::launch_kernel(
@@ -593,6 +616,43 @@ impl Function {
             )
         }
         .map_err(at("cuLaunchKernel"))
+    }
+
+    /// Launches so that groups may begin as soon as all groups of the launch ahead have begun. The
+    /// kernel waits for its end before it touches memory. Drivers that assemble such a kernel have
+    /// the call.
+    ///
+    /// # Safety
+    /// As [`Function::enqueue`].
+    unsafe fn enqueue_dependent(
+        &self,
+        [x, y, z]: [u32; 3],
+        params: &mut [*mut c_void],
+    ) -> Result<(), CudaError> {
+        let mut attribute = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: Default::default(),
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared_bytes,
+            hStream: self.context.launch_stream(),
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        // SAFETY: the configuration and its attribute outlive the call, which copies them and the
+        // parameters; the rest is the caller's promise.
+        unsafe {
+            sys::cuLaunchKernelEx(&config, self.function, params.as_mut_ptr(), std::ptr::null_mut())
+        }
+        .result()
+        .map_err(at("cuLaunchKernelEx"))
     }
 
     /// The driver's handle, for measurements of the driver itself.

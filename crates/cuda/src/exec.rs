@@ -4,7 +4,7 @@ use crate::codegen::{CodegenError, grid};
 use crate::device::failed;
 use crate::driver::{Context, DeviceFacts, Function};
 use crate::target::{cuda_of_ptx, ptx_version};
-use crate::{Ptx, PtxTarget, emit};
+use crate::{Ptx, PtxTarget, emit_for};
 use std::ffi::c_void;
 use std::sync::Arc;
 use tilewright_ir::entity::Id;
@@ -85,7 +85,7 @@ pub(crate) fn compile(
 
 /// The PTX of a kernel, if the device and its driver take it.
 fn generate(kernel: &Kernel, limit: PtxTarget) -> Result<Ptx, RuntimeError> {
-    let ptx = emit(kernel, PtxTarget::BASE)
+    let ptx = emit_for(kernel, limit)
         .map_err(|error: CodegenError| refused(kernel, "ptx-codegen", error.to_string()))?;
     admit(kernel, &ptx, limit)?;
     Ok(ptx)
@@ -241,7 +241,7 @@ mod tests {
         let mut b = KernelBuilder::new("nothing", 32, 1);
         b.grid(Size::Const(1), 1);
         let kernel = b.finish();
-        let ptx = Ptx { target, ..emit(&kernel, PtxTarget::BASE).unwrap() };
+        let ptx = Ptx { target, ..emit_for(&kernel, PtxTarget::BASE).unwrap() };
         (kernel, ptx)
     }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::assemble;
-use tilewright_cuda::{PtxTarget, emit};
+use tilewright_cuda::{PtxTarget, emit, emit_for};
 use tilewright_ir::DType;
 use tilewright_ir::program::{Access, MapOp, ReduceOp};
 use tilewright_kernel::builder::KernelBuilder;
@@ -139,6 +139,38 @@ fn wide_loads_are_one_access() {
     let text = emit(&row_sum(DType::F32, 4), PtxTarget::BASE).unwrap().text;
     assert!(text.contains("ld.global.nc.v4.f32"), "{text}");
     assert!(!text.contains(".local"), "{text}");
+}
+
+/// Where launches may begin before the one ahead has ended, every thread waits for that end first.
+#[test]
+fn dependent_launches_wait_before_they_touch_memory() {
+    let kernel = row_sum(DType::F32, 4);
+    for limit in
+        [PtxTarget::BASE, PtxTarget { sm: 89, version: 90 }, PtxTarget { sm: 90, version: 82 }]
+    {
+        let ptx = emit_for(&kernel, limit).unwrap();
+        assert_eq!(ptx, emit(&kernel, PtxTarget::BASE).unwrap(), "{limit:?}");
+        assert!(!ptx.dependent && !ptx.text.contains("griddepcontrol"), "{}", ptx.text);
+    }
+    let ptx = emit_for(&kernel, PtxTarget { sm: 90, version: 90 }).unwrap();
+    assert!(ptx.dependent);
+    assert_eq!(ptx.target, PtxTarget::DEPENDENT_LAUNCHES);
+    let (before, after) = ptx.text.split_once("griddepcontrol.wait;").unwrap();
+    for access in ["ld.global", "st.global", "shared.", "bra", "bar.sync"] {
+        assert!(!before.contains(access), "{access}: {}", ptx.text);
+    }
+    // The next launch may begin once everything is read, before anything is written. The group
+    // writes 4 bytes: of very many such groups none says so.
+    let (reading, writing) = after.split_once("griddepcontrol.launch_dependents;").unwrap();
+    assert!(reading.contains("ld.global") && !reading.contains("st.global"), "{}", ptx.text);
+    assert!(!writing.contains("ld.global") && writing.contains("st.global"), "{}", ptx.text);
+    let condition = reading.split_whitespace().last().unwrap();
+    assert!(reading.contains("%nctaid.z") && condition.starts_with("@%p"), "{}", ptx.text);
+    for sm in ["sm_90", "sm_90a"] {
+        if let Some((_, spills)) = assemble(&ptx.text, sm) {
+            assert_eq!(spills, 0, "{sm}");
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ mod assembled;
 
 use assembled::{assemble, version};
 use std::path::PathBuf;
-use tilewright_cuda::{Ptx, PtxTarget, emit};
+use tilewright_cuda::{Ptx, PtxTarget, emit_for};
 use tilewright_engine::resources::kernel_hash;
 use tilewright_engine::{Plan, PlanOptions};
 use tilewright_ir::DType;
@@ -77,7 +77,7 @@ fn entries() -> Vec<Entry> {
         let shape: Vec<String> = request.shape.iter().map(u64::to_string).collect();
         let name = format!("{op} {} {}: {}", shape.join("x"), request.dtype, plan.describe(best));
         for kernel in &plan.lower(best).unwrap().launches {
-            let ptx = emit(kernel, PtxTarget::BASE).unwrap();
+            let ptx = emit_for(kernel, PtxTarget::DEPENDENT_LAUNCHES).unwrap();
             entries.push(Entry { kernel: kernel_hash(kernel), ptx, name: name.clone() });
         }
     }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tilewright_cuda::{Ptx, PtxTarget, emit};
+use tilewright_cuda::{Ptx, PtxTarget, emit_for};
 use tilewright_engine::check::{LaunchValues, run_checked};
 use tilewright_engine::{Engine, Plan, PlanOptions, inputs};
 use tilewright_ir::DType;
@@ -36,7 +36,8 @@ struct Case {
 /// A kernel of a case.
 struct Entry {
     name: String,
-    ptx: Ptx,
+    /// For GPUs with and without dependent launches.
+    ptx: [Ptx; 2],
     wide: bool,
     product: bool,
 }
@@ -146,6 +147,69 @@ fn cases() -> Vec<Case> {
         let request = OpRequest::shaped(dtype, &[2, 8192]);
         cases.push(case(op, &request, Way::Mapped("cluster", row)));
     }
+    cases.extend(split_rows());
+    cases.extend(thin_products());
+    cases
+}
+
+/// Rows over several launches, whole and ragged.
+fn split_rows() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for dtype in [DType::F32, DType::BF16] {
+        let vector = (16 / dtype.bytes()) as u32;
+        for op in ["softmax", "rmsnorm", "layernorm", "residual_layernorm", "row_sum", "relu"] {
+            let split = RowMapping { subgroups: 4, split: 3, fuse: true, ..RowMapping::ONE };
+            let whole = Mapping::Rows(RowMapping { vector, ..split });
+            let request = OpRequest::shaped(dtype, &[2, 12_288]);
+            cases.push(case(op, &request, Way::Mapped("split", whole)));
+            let ragged = Mapping::Rows(RowMapping { unroll: 4, accumulators: 4, ..split });
+            let request = OpRequest::shaped(dtype, &[2, 3001]);
+            cases.push(case(op, &request, Way::Mapped("split ragged", ragged)));
+        }
+    }
+    cases
+}
+
+/// Thin products that read their operands where they lie: lanes that split K, and lanes along the
+/// long side, whole and in slices.
+fn thin_products() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let base = GpuMatrixMapping {
+        warps: [1, 4, 2],
+        lanes: [1, 1],
+        tile: [1, 2],
+        depth: 256,
+        stages: 1,
+        unroll: 1,
+        slices: 1,
+        copy: [4, 4],
+        resident: 1,
+    };
+    let along = GpuMatrixMapping {
+        warps: [1, 1, 4],
+        lanes: [1, 32],
+        tile: [1, 4],
+        depth: 16,
+        copy: [4, 4],
+        ..base
+    };
+    let f32 = |shape: &[u64]| OpRequest::shaped(DType::F32, shape);
+    let mut add = |label, trans, shape: &[u64], mapping| {
+        let request = OpRequest { trans, ..f32(shape) };
+        cases.push(case("gemm", &request, Way::Mapped(label, Mapping::GpuMatrix(mapping))));
+    };
+    let ragged = GpuMatrixMapping { copy: [1, 1], ..base };
+    let turned = |m: GpuMatrixMapping| {
+        let turn = |[a, b]: [u32; 2]| [b, a];
+        let warps = [m.warps[1], m.warps[0], m.warps[2]];
+        GpuMatrixMapping { warps, lanes: turn(m.lanes), tile: turn(m.tile), ..m }
+    };
+    add("in place", Trans::Nt, &[1, 64, 512], base);
+    add("in place ragged", Trans::Nt, &[1, 37, 311], ragged);
+    add("in place", Trans::Nn, &[64, 1, 512], turned(base));
+    add("in place sliced", Trans::Nt, &[1, 64, 1024], GpuMatrixMapping { slices: 2, ..base });
+    add("in place along", Trans::Nn, &[1, 256, 64], along);
+    add("in place along", Trans::Tn, &[256, 1, 64], turned(along));
     cases
 }
 
@@ -170,8 +234,9 @@ fn entries() -> Vec<Entry> {
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(run.report.passed(), "{name}: {:?}", run.report.complaint());
         for (number, kernel) in compiled.launches().iter().enumerate() {
-            let ptx = emit(kernel, PtxTarget::BASE).unwrap_or_else(|e| panic!("{name}: {e}"));
-            let product = ptx.text.contains("cp.async");
+            let ptx = [PtxTarget::BASE, PtxTarget::DEPENDENT_LAUNCHES]
+                .map(|limit| emit_for(kernel, limit).unwrap_or_else(|e| panic!("{name}: {e}")));
+            let product = ptx[0].text.contains("cp.async");
             let name = format!("{name} {number}");
             entries.push(Entry { name, ptx, wide: wide && number == 0, product });
         }
@@ -200,9 +265,10 @@ fn committed() -> Bounds {
 #[test]
 fn kernels_are_right_and_use_no_more_than_was_agreed() {
     let entries = entries();
-    let modules: Vec<Ptx> = entries.iter().map(|e| e.ptx.clone()).collect();
     let mut found: Bounds = BTreeMap::new();
     for architecture in ARCHITECTURES {
+        let kind = usize::from(architecture != "sm_80");
+        let modules: Vec<Ptx> = entries.iter().map(|e| e.ptx[kind].clone()).collect();
         let Some(assembled) = assemble(&modules, architecture) else { return };
         for (number, (used, sass)) in assembled {
             let entry = &entries[number];
@@ -251,8 +317,12 @@ fn check_code(entry: &Entry, architecture: &str, used: &Used, sass: &Sass) {
     if entry.wide {
         assert!(sass.loads_128 > 0, "16-byte loads are promised: {context}");
     }
+    // Nothing is read or written before the launch ahead has ended.
+    if architecture != "sm_80" {
+        assert_eq!((sass.waits, sass.early), (1, 0), "{context}");
+    }
     if entry.product {
-        let promised = entry.ptx.text.matches("fma.rn.f32").count() as u32;
+        let promised = entry.ptx[0].text.matches("fma.rn.f32").count() as u32;
         assert!(sass.ffma >= promised, "{promised} multiply-adds are promised: {context}");
     }
 }

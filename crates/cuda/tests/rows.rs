@@ -134,9 +134,12 @@ fn hints_to_the_second_level_cache() {
         tensor.align = 16;
     }
     let facts = analysis::facts(&program);
-    for (residency, first, last) in
-        [(Residency::Normal, 0, 0), (Residency::Keep, 1, 1), (Residency::Stream, 1, 0)]
-    {
+    for (residency, first, last) in [
+        (Residency::Normal, 0, 0),
+        (Residency::Keep, 1, 1),
+        (Residency::Stream, 1, 0),
+        (Residency::Part, 1, 1),
+    ] {
         let mapping = RowMapping {
             subgroups: 8,
             vector: 4,
@@ -154,6 +157,8 @@ fn hints_to_the_second_level_cache() {
         let hinted = if residency.is_normal() { 0 } else { 4 };
         assert_eq!(count("ld.global.nc.L2::cache_hint.v4"), hinted);
         assert_eq!(count("st.global.L2::cache_hint.v4"), hinted);
+        // One priority for all loads of a thread, which reach over less than a row.
+        assert_eq!(count("selp.b64"), usize::from(residency == Residency::Part));
         // The four loads of the weight.
         assert_eq!(count("ld.global.nc.v4"), 8 - hinted);
         let version = if residency.is_normal() { "7.0" } else { "7.4" };

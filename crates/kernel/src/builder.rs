@@ -186,6 +186,12 @@ impl KernelBuilder {
         self.kernel.barriers.push(Barrier { name, scope: Scope::Group, participants: None })
     }
 
+    /// Declares a barrier of the lanes of a subgroup.
+    pub fn subgroup_barrier(&mut self, name: &str) -> BarrierId {
+        let name = self.unique(name);
+        self.kernel.barriers.push(Barrier { name, scope: Scope::Subgroup, participants: None })
+    }
+
     /// Declares a barrier of all subgroups of the cluster.
     pub fn cluster_barrier(&mut self, name: &str) -> BarrierId {
         let name = self.unique(name);

@@ -195,6 +195,8 @@ pub enum Evict {
     First,
     /// After others.
     Last,
+    /// Those of the first so many bytes after others, those beyond before others.
+    Head(u64),
 }
 
 /// What an argument is.

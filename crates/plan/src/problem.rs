@@ -5,6 +5,7 @@
 
 pub mod matrix;
 pub mod mix;
+pub mod moments;
 pub mod rows;
 
 pub use matrix::MatrixProblem;

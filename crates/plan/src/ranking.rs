@@ -216,6 +216,7 @@ pub fn describe(mapping: &Mapping) -> String {
                 Residency::Normal => {}
                 Residency::Keep => text.push_str(", inputs kept in cache"),
                 Residency::Stream => text.push_str(", streamed past the cache"),
+                Residency::Part => text.push_str(", part of the inputs kept in cache"),
             }
             text
         }

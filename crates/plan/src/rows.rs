@@ -5,6 +5,7 @@ use tilewright_ir::facts::Payload;
 
 use crate::mapping::RowMapping;
 use crate::problem::RowProblem;
+use crate::problem::moments::exchanged;
 
 /// The longest worker stripe, in elements:
 /// ⌊N/(W·V)⌋·V + min(N mod (W·V), V) (reference 5.1). This is the length of a private array.
@@ -42,10 +43,13 @@ pub fn staged_bytes(problem: &RowProblem, mapping: &RowMapping) -> u64 {
     chunks.saturating_mul(own).saturating_mul(problem.copied.bytes)
 }
 
-/// Barrier sites of one group: one per reduction in any order, if several subgroups share a row,
-/// and in a cluster one more, behind which every group of it has started.
+/// Barrier sites of one group: one per reduction in any order, if several subgroups share a row
+/// (one for both moments where they are exchanged at once), and in a cluster one more, behind which
+/// every group of it has started.
 pub fn barriers(problem: &RowProblem, mapping: &RowMapping) -> u64 {
     let free = problem.reductions.iter().filter(|r| r.unordered).count() as u64;
+    let known = problem.columns == problem.columns_max;
+    let free = free - u64::from(problem.moments && known && exchanged(problem.columns, mapping));
     match (mapping.subgroups, mapping.cluster) {
         (1, 1) => 0,
         (_, 1) => free,

@@ -91,6 +91,7 @@ fn module(entry: &str, params: &str, threads: u32, body: &str) -> Ptx {
         threads,
         shared_bytes: 0,
         cluster: 1,
+        dependent: false,
     }
 }
 

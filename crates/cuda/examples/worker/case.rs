@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+use tilewright_cuda::codegen::grid;
 use tilewright_cuda::driver::{Context, DeviceBuffer, Function};
 use tilewright_ir::entity::Id as _;
 use tilewright_ir::facts::Facts;
@@ -181,17 +183,37 @@ impl Problem {
         self.case.program.tensors.iter().map(|(_, t)| of(t)).sum()
     }
 
-    /// Number of groups for a number of rows, outermost dimension last as PTX has it.
-    pub fn grid(&self, kernel: &Kernel, rows: u64) -> [u32; 3] {
-        let mut out = [1u32; 3];
-        for (dim, out) in kernel.grid.iter().rev().zip(out.iter_mut()) {
-            let size = match dim.size {
-                Size::Const(n) => n,
-                Size::Arg(_) => rows,
-            };
-            *out = size.div_ceil(dim.step) as u32;
+    /// The tensors of at least `least` bytes, in order, with what another process opens them by:
+    /// whether the kernel writes it, its size, where in the opened memory it starts, and the handle.
+    pub fn shared(&self, least: u64) -> Result<Vec<Value>, Error> {
+        let mut all = Vec::new();
+        for (buffer, (_, tensor)) in self.buffers.iter().zip(self.case.program.tensors.iter()) {
+            let bytes = buffer.bytes() as u64 - 2 * GUARD;
+            if bytes >= least {
+                let handle: String =
+                    buffer.ipc_handle()?.iter().map(|byte| format!("{byte:02x}")).collect();
+                let written = tensor.access != Access::In;
+                all.push(json!({ "name": tensor.name, "written": written, "bytes": bytes,
+                                 "offset": GUARD, "handle": handle }));
+            }
         }
-        out
+        Ok(all)
+    }
+
+    /// The launch's grid for a number of rows.
+    pub fn grid(&self, kernel: &Kernel, rows: u64) -> Result<[u32; 3], Error> {
+        let groups: Vec<u64> = kernel
+            .grid
+            .iter()
+            .map(|dim| {
+                let size = match dim.size {
+                    Size::Const(n) => n,
+                    Size::Arg(_) => rows,
+                };
+                size.div_ceil(dim.step)
+            })
+            .collect();
+        Ok(grid::launch(&kernel.grid, &groups)?.ok_or("an empty grid")?)
     }
 
     /// One word per argument: device addresses for tensors, the row count for sizes.
@@ -222,7 +244,7 @@ impl Problem {
         }
         let mut small = self.words(kernel, case.checked)?;
         // SAFETY: buffers hold all rows.
-        unsafe { function.launch(self.grid(kernel, case.checked), &mut small)? };
+        unsafe { function.launch(self.grid(kernel, case.checked)?, &mut small)? };
         context.synchronize()?;
         let mut error = 0.0f64;
         for Expected { tensor, values: want, magnitude } in &case.reference {

@@ -43,6 +43,7 @@ pub fn copy(context: &Arc<Context>, bytes: u64) -> Result<Value, Error> {
             threads,
             shared_bytes: 0,
             cluster: 1,
+            dependent: false,
         }
     };
     let (a, b) = (context.alloc(bytes as usize)?, context.alloc(bytes as usize)?);
@@ -88,6 +89,7 @@ pub fn empty(context: &Arc<Context>, groups: u32) -> Result<Value, Error> {
         threads: 128,
         shared_bytes: 0,
         cluster: 1,
+        dependent: false,
     };
     let function = context.load(&ptx)?;
     // SAFETY: the kernel touches nothing.

@@ -5,6 +5,7 @@
 //! are worth a try, or those of `"mappings":[…]`), checks each whole on its first rows against the
 //! float64 oracle, times the correct ones and keeps the fastest;
 //! `{"cmd":"time","rounds":N}` times the kept kernel: medians of graph launches in microseconds;
+//! `{"cmd":"share","least":B}` tells how other processes open its tensors of at least B bytes;
 //! `{"cmd":"check","rows":R,"cols":C}` checks every row op in every dtype with many mappings;
 //! `{"cmd":"empty","groups":G}` times an empty kernel;
 //! `{"cmd":"copy","bytes":B}` times a copy of B bytes by a kernel of our own.
@@ -49,6 +50,10 @@ fn answer(context: &Arc<Context>, kept: &mut Option<Kept>, line: &str) -> Result
             let rounds = request["rounds"].as_u64().unwrap_or(5) as usize;
             let kept = kept.as_ref().ok_or("nothing is prepared")?;
             Ok(json!({ "us": search::median(kept.microseconds(context, rounds)?) }))
+        }
+        Some("share") => {
+            let kept = kept.as_ref().ok_or("nothing is prepared")?;
+            Ok(json!({ "buffers": kept.problem().shared(number("least")?)? }))
         }
         Some("check") => check::check(context, number("rows")?, number("cols")?),
         Some("empty") => copy::empty(context, number("groups")? as u32),

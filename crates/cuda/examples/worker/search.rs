@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tilewright_cuda::driver::{Context, CudaError, Function, Graph};
-use tilewright_cuda::{PtxTarget, emit};
+use tilewright_cuda::{emit_for, target};
 use tilewright_ir::DType;
 use tilewright_ir::facts::Family;
 use tilewright_kernel::kernel::Kernel;
@@ -31,10 +31,15 @@ pub struct Kept {
     launches: usize,
     // What the graph uses.
     _function: Function,
-    _problem: Problem,
+    problem: Problem,
 }
 
 impl Kept {
+    /// What it runs on.
+    pub fn problem(&self) -> &Problem {
+        &self.problem
+    }
+
     /// Device times of one launch, in microseconds.
     pub fn microseconds(&self, context: &Context, rounds: usize) -> Result<Vec<f64>, Error> {
         let time = || Ok(context.time(|| self.graph.launch())? / self.launches as f64);
@@ -52,8 +57,9 @@ const SHARED: u64 = 228 << 10;
 const THREADS: u64 = 2048;
 /// Mappings that are tried with hints to the second-level cache, the fastest without.
 const HINTED: usize = 6;
-/// Bytes beyond which they are tried: the second-level cache of an H200.
-const CACHED: u64 = 60 << 20;
+/// Bytes beyond which they are tried, a quarter of the second-level cache of an H200: less stays
+/// there by itself.
+const CACHED: u64 = 15 << 20;
 
 /// Columns from which rows are staged in shared memory, or several of them run side by side.
 const LONG: u64 = 16_384;
@@ -93,7 +99,8 @@ fn hinted(table: &[Value]) -> Vec<RowMapping> {
     let parse = |row: &&Value| serde_json::from_value::<RowMapping>(row["mapping"].clone()).ok();
     let best: Vec<RowMapping> = rows.iter().filter_map(parse).take(HINTED).collect();
     let with = |m: &RowMapping| {
-        [Residency::Keep, Residency::Stream].map(|residency| RowMapping { residency, ..*m })
+        [Residency::Keep, Residency::Stream, Residency::Part]
+            .map(|residency| RowMapping { residency, ..*m })
     };
     best.iter().filter(|m| m.residency.is_normal() && !m.stage).flat_map(with).collect()
 }
@@ -177,7 +184,7 @@ fn load(context: &Arc<Context>, case: &Case, mapping: RowMapping) -> Result<Load
     let options = Options { join: Join::Lane, ..Options::default() };
     let lowered = lower(&case.program, &case.facts, &Mapping::Rows(mapping), &options)?;
     let [kernel] = lowered.launches.as_slice() else { return Err("several launches".into()) };
-    let ptx = emit(kernel, PtxTarget::BASE)?;
+    let ptx = emit_for(kernel, target::limit(context.facts()))?;
     Ok(Loaded { kernel: kernel.clone(), function: context.load(&ptx)? })
 }
 
@@ -278,7 +285,7 @@ pub fn prepare(
         let first = table.iter().find_map(|r| r["failed"].as_str()).unwrap_or("none was tried");
         return Err(format!("no mapping works: {first}").into());
     };
-    let kept = Kept { graph, launches, _function: function, _problem: problem };
+    let kept = Kept { graph, launches, _function: function, problem };
     kept.microseconds(context, 2)?;
     Ok((kept, json!({ "best": row, "us": us, "candidates": table })))
 }
@@ -292,7 +299,7 @@ fn graph(
     launches: usize,
 ) -> Result<Graph, Error> {
     let rows = problem.case.rows;
-    let (grid, mut words) = (problem.grid(kernel, rows), problem.words(kernel, rows)?);
+    let (grid, mut words) = (problem.grid(kernel, rows)?, problem.words(kernel, rows)?);
     let one = |_| -> Result<(), CudaError> {
         // SAFETY: buffers hold all rows, and live as long as the graph.
         unsafe { function.launch(grid, &mut words) }

@@ -104,6 +104,7 @@ impl Emitter<'_> {
                 carries.iter().map(|c| self.val(c.inner)).collect::<Result<_, _>>()?;
             self.assign(&regs, &next)?;
             self.inst(format_args!("add.s64 {counter}, {counter}, {}", trips * step));
+            self.flush();
             self.inst(format_args!("bra {head}"));
             self.place_label(&end);
             // What the body computed is stale or undefined after it.
@@ -165,6 +166,7 @@ impl Emitter<'_> {
             outs.push(self.reg(class));
         }
         let (other, end) = (self.label("else"), self.label("endif"));
+        self.flush();
         self.inst(format_args!("@!{p} bra {other}"));
         for (last, block, values) in [(false, then, then_values), (true, otherwise, else_values)] {
             let before = self.reuse.clone();
@@ -175,6 +177,7 @@ impl Emitter<'_> {
             }
             self.reuse = before;
             if !last {
+                self.flush();
                 self.inst(format_args!("bra {end}"));
                 self.place_label(&other);
             }

@@ -1,6 +1,6 @@
 //! The emitter's state: registers, values, labels and the text so far.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Write as _;
 
 use tilewright_ir::DType;
@@ -12,6 +12,7 @@ use tilewright_kernel::kernel::{
 };
 
 use super::async_copy::{Commits, group_size};
+use super::dependent::{Release, release};
 use super::{CodegenError, PtxTarget, grid};
 
 /// Register classes.
@@ -227,6 +228,8 @@ pub(super) struct Reuse {
     pub(super) products: Map<(Reg, i64), Reg>,
     /// Addresses by memory, base register, lane stride and index register.
     pub(super) addresses: Map<(Memory, Option<Reg>, i64, Option<Reg>), Reg>,
+    /// Policies of accesses through an address register whose priority depends on the address.
+    pub(super) policies: Map<Reg, Reg>,
     /// Guard limits as 32-bit registers.
     pub(super) limits: Map<Reg, Reg>,
     /// Guard predicates: element offset of the lane's first element, register, number.
@@ -248,6 +251,12 @@ pub struct Emitter<'a> {
     pub(super) kernel: &'a Kernel,
     #[allow(dead_code)]
     pub(super) target: PtxTarget,
+    /// Whether launches are programmatic dependent ones.
+    pub(super) dependent: bool,
+    /// Where the kernel says that the next launch may begin.
+    pub(super) release: Option<Release>,
+    /// Stores that loads may still go before.
+    pub(super) held: VecDeque<String>,
     pub(super) text: String,
     /// Registers of each class so far.
     counts: [u32; Class::ALL.len()],
@@ -261,6 +270,8 @@ pub struct Emitter<'a> {
     pub(super) bases: Map<ArgId, Reg>,
     /// Policies of the second-level cache that the kernel uses.
     pub(super) policies: Map<Evict, Reg>,
+    /// Where the part of a buffer ends whose lines stay in the second-level cache.
+    pub(super) heads: Map<ArgId, Reg>,
     /// Lane number as a 64-bit register.
     pub(super) lane: Option<Reg>,
     /// Subgroup number as a 64-bit register.
@@ -284,10 +295,13 @@ pub struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    pub(super) fn new(kernel: &'a Kernel, target: PtxTarget) -> Self {
+    pub(super) fn new(kernel: &'a Kernel, target: PtxTarget, dependent: bool) -> Self {
         Emitter {
             kernel,
             target,
+            dependent,
+            release: if dependent { release(kernel) } else { None },
+            held: VecDeque::new(),
             text: String::with_capacity(kernel.values.len() * LINE + HEADER),
             counts: [0; Class::ALL.len()],
             values: vec![None; kernel.values.len()],
@@ -296,6 +310,7 @@ impl<'a> Emitter<'a> {
             statements: 0,
             bases: Map::default(),
             policies: Map::default(),
+            heads: Map::default(),
             lane: None,
             subgroup: None,
             lane32: None,
@@ -331,6 +346,7 @@ impl<'a> Emitter<'a> {
     }
 
     pub(super) fn place_label(&mut self, label: &str) {
+        self.flush();
         let _ = writeln!(self.text, "{label}:");
     }
 
@@ -420,6 +436,10 @@ impl<'a> Emitter<'a> {
             Evict::Normal => return,
             Evict::First => "evict_first",
             Evict::Last => "evict_last",
+            Evict::Head(_) => {
+                self.policy(Evict::First);
+                return self.policy(Evict::Last);
+            }
         };
         if !self.policies.contains_key(&evict) {
             let reg = self.reg(Class::B64);
@@ -438,6 +458,11 @@ impl<'a> Emitter<'a> {
                     self.inst(format_args!("ld.param.u64 {generic}, [p_{}]", arg.name));
                     self.inst(format_args!("cvta.to.global.u64 {global}, {generic}"));
                     self.bases.insert(id, global);
+                    if let Evict::Head(bytes) = evict {
+                        let end = self.reg(Class::B64);
+                        self.inst(format_args!("add.s64 {end}, {global}, {bytes}"));
+                        self.heads.insert(id, end);
+                    }
                 }
                 ArgKind::Number(_) => {}
                 ArgKind::TensorMap { .. } => return Err(self.unsupported("a tensor map")),
@@ -460,6 +485,9 @@ impl<'a> Emitter<'a> {
             self.inst(format_args!("mov.u64 {base}, shared_memory"));
             self.shared = Some(base);
         }
+        if self.dependent {
+            self.inst(format_args!("griddepcontrol.wait"));
+        }
         Ok(())
     }
 
@@ -476,6 +504,7 @@ impl<'a> Emitter<'a> {
                 limit: STATEMENT_LIMIT,
             });
         }
+        self.release(stmt);
         let result = stmt.results.first().copied();
         match (&stmt.op, result) {
             (Op::Const(literal), Some(result)) => {
@@ -511,6 +540,7 @@ impl<'a> Emitter<'a> {
             // All barriers of a cluster are its one: subgroups arrive in one order. An arrival
             // releases and a wait acquires unless said otherwise.
             (Op::BarrierArrive(_), _) => {
+                self.flush();
                 self.inst(format_args!("barrier.cluster.arrive.aligned"));
                 Ok(())
             }
@@ -537,8 +567,10 @@ impl<'a> Emitter<'a> {
     }
 
     fn barrier(&mut self, id: BarrierId) -> Result<(), CodegenError> {
+        self.flush();
         let group = |(_, b): (BarrierId, &Barrier)| b.scope == Scope::Group;
         match self.kernel.barriers[id].scope {
+            Scope::Subgroup => self.inst(format_args!("bar.warp.sync 0xffffffff")),
             Scope::Cluster => {
                 self.inst(format_args!("barrier.cluster.arrive.aligned"));
                 self.inst(format_args!("barrier.cluster.wait.aligned"));
@@ -695,6 +727,7 @@ impl<'a> Emitter<'a> {
 
     /// The finished module: its head, register declarations, the code.
     pub(super) fn finish(mut self, mut head: String) -> String {
+        self.flush();
         self.inst(format_args!("ret"));
         for class in Class::ALL {
             let count = self.counts[class as usize];

@@ -3,7 +3,8 @@
 use tilewright_ir::DType;
 use tilewright_ir::program::Access;
 use tilewright_kernel::kernel::{
-    ArgKind, Elem, Guard, GuardTest, Kernel, Layout, Memory, Place, PrivateId, SharedId, ValueId,
+    ArgKind, Elem, Evict, Guard, GuardTest, Kernel, Layout, Memory, Place, PrivateId, SharedId,
+    ValueId,
 };
 
 use super::CodegenError;
@@ -18,6 +19,8 @@ struct Address {
     dtype: DType,
     /// The policy of the second-level cache, or none.
     policy: Policy,
+    /// Whether no load of the kernel reads the buffer.
+    output: bool,
 }
 
 /// `[register+bytes]`.
@@ -105,6 +108,7 @@ impl Emitter<'_> {
 
     fn address(&mut self, place: &Place) -> Result<Address, CodegenError> {
         let mut policy = Policy(None);
+        let mut output = false;
         let (memory, start, space, dtype, row) = match place.memory {
             Memory::Global(arg) => {
                 let ArgKind::Buffer { dtype, access, evict, .. } = self.kernel.args[arg].kind
@@ -113,10 +117,12 @@ impl Emitter<'_> {
                 };
                 let base = self.bases.get(&arg).copied();
                 policy = Policy(self.policies.get(&evict).copied());
-                // Read-only inputs don't alias outputs, so the non-coherent path may serve them. Hints
-                // to the first-level cache cost time or changed nothing (benches/cuda/RESULTS.md).
+                // Read-only inputs don't alias outputs, so the non-coherent path may serve them, unless
+                // the launch ahead may still write them. Hints to the first-level cache cost time or
+                // changed nothing (benches/cuda/RESULTS.md).
+                output = access == Access::Out;
                 let space = match access {
-                    Access::In => "global.nc",
+                    Access::In if !self.dependent => "global.nc",
                     _ => "global",
                 };
                 (base, 0, space, dtype, None)
@@ -162,7 +168,7 @@ impl Emitter<'_> {
                     At(self.add(Some(memory), bytes), start)
                 }
             };
-            return Ok(Address { at, space, dtype, policy });
+            return Ok(Address { at, space, dtype, policy, output });
         }
         let key = (place.memory, base, place.lane_stride, index);
         let at = match self.reuse.addresses.get(&key) {
@@ -182,7 +188,27 @@ impl Emitter<'_> {
                 at
             }
         };
-        Ok(Address { at: At(at, constant * size + start), space, dtype, policy })
+        if let Memory::Global(arg) = place.memory
+            && let Some(end) = self.heads.get(&arg).copied()
+        {
+            policy = Policy(self.head_policy(at, end));
+        }
+        Ok(Address { at: At(at, constant * size + start), space, dtype, policy, output })
+    }
+
+    /// The policy of accesses from an address on: to stay before `end`, to go beyond. Which of the
+    /// two an access has whose constant distance leads across is of no matter.
+    fn head_policy(&mut self, at: Reg, end: Reg) -> Option<Reg> {
+        if let Some(policy) = self.reuse.policies.get(&at) {
+            return Some(*policy);
+        }
+        let last = self.policies.get(&Evict::Last).copied()?;
+        let first = self.policies.get(&Evict::First).copied()?;
+        let (stays, policy) = (self.reg(Class::Pred), self.reg(Class::B64));
+        self.inst(format_args!("setp.lt.u64 {stays}, {at}, {end}"));
+        self.inst(format_args!("selp.b64 {policy}, {last}, {first}, {stays}"));
+        self.reuse.policies.insert(at, policy);
+        Some(policy)
     }
 
     /// The address of an element of the cluster's shared buffers: which group's it is follows from
@@ -217,7 +243,8 @@ impl Emitter<'_> {
         self.inst(format_args!("mapa.shared::cluster.u32 {address}, {at}, {rank}"));
         let start = shared_offset(self.kernel, Some(id));
         let at = At(address, start as i64);
-        Ok(Address { at, space: "shared::cluster", dtype, policy: Policy(None) })
+        let space = "shared::cluster";
+        Ok(Address { at, space, dtype, policy: Policy(None), output: false })
     }
 
     pub(super) fn lane(&self) -> Result<Reg, CodegenError> {
@@ -439,16 +466,23 @@ impl Emitter<'_> {
             for (v, p) in each.iter().enumerate().take(regs.len() - 1) {
                 let partial = self.partial(*p, all);
                 let at = address.element(v as u64);
-                self.inst(format_args!(
-                    "@{partial} st.{}.{} {at}, {}{}",
-                    address.space(),
-                    regs[v].class.mov(),
-                    regs[v],
-                    address.policy
-                ));
+                let (space, name) = (address.space(), regs[v].class.mov());
+                let (reg, policy) = (regs[v], address.policy);
+                self.write(
+                    &address,
+                    format_args!("@{partial} st.{space}.{name} {at}, {reg}{policy}"),
+                );
             }
         }
         Ok(())
+    }
+
+    /// Appends a store, those to outputs of dependent launches later.
+    fn write(&mut self, address: &Address, store: std::fmt::Arguments<'_>) {
+        match address.output && self.dependent {
+            true => self.hold(store.to_string()),
+            false => self.inst(store),
+        }
     }
 
     fn store_vector(&mut self, address: &Address, regs: &[Reg], predicate: Option<Reg>) {
@@ -457,7 +491,8 @@ impl Emitter<'_> {
         let size = address.dtype.bytes();
         if regs.len() == 1 {
             let ty = regs[0].class.mov();
-            self.inst(format_args!("{prefix}st.{space}.{ty} {}, {}{policy}", address.at, regs[0]));
+            let (at, reg) = (address.at, regs[0]);
+            self.write(address, format_args!("{prefix}st.{space}.{ty} {at}, {reg}{policy}"));
             return;
         }
         let mut done = 0;
@@ -469,17 +504,19 @@ impl Emitter<'_> {
                     pairs.push(self.pack(address.dtype, halves[0], halves[1]));
                 }
                 let vector = vector_suffix(pairs.len());
-                self.inst(format_args!(
-                    "{prefix}st.{space}{vector}.b32 {at}, {}{policy}",
-                    List(&pairs)
-                ));
+                let list = List(&pairs);
+                self.write(
+                    address,
+                    format_args!("{prefix}st.{space}{vector}.b32 {at}, {list}{policy}"),
+                );
             } else {
                 let vector = vector_suffix(chunk.len());
                 let ty = chunk[0].class.mov();
-                self.inst(format_args!(
-                    "{prefix}st.{space}{vector}.{ty} {at}, {}{policy}",
-                    List(chunk)
-                ));
+                let list = List(chunk);
+                self.write(
+                    address,
+                    format_args!("{prefix}st.{space}{vector}.{ty} {at}, {list}{policy}"),
+                );
             }
             done += size * chunk.len() as u64;
         }

@@ -9,6 +9,7 @@
 mod arith;
 mod async_copy;
 mod control;
+mod dependent;
 mod emitter;
 pub mod grid;
 mod math;
@@ -38,6 +39,15 @@ impl PtxTarget {
     /// What clusters need: sm_90, PTX 7.8 (R520 drivers).
     pub const CLUSTERS: PtxTarget = PtxTarget { sm: 90, version: 78 };
 
+    /// What programmatic dependent launches need: sm_90, PTX 8.3 (R545 drivers). PTX has them from
+    /// 7.8 on, but earlier drivers don't record them into graphs.
+    pub const DEPENDENT_LAUNCHES: PtxTarget = PtxTarget { sm: 90, version: 83 };
+
+    /// Whether a device that takes this takes modules for `other` too.
+    pub fn covers(self, other: PtxTarget) -> bool {
+        self.sm >= other.sm && self.version >= other.version
+    }
+
     /// The lowest target that has what both have.
     fn with(self, other: PtxTarget) -> PtxTarget {
         PtxTarget { sm: self.sm.max(other.sm), version: self.version.max(other.version) }
@@ -59,6 +69,9 @@ pub struct Ptx {
     pub shared_bytes: u64,
     /// Groups per cluster; 1: none. The text states it, so a plain launch has it.
     pub cluster: u32,
+    /// Whether launches may begin before the launch ahead of them in the stream has ended
+    /// (programmatic dependent launch): every thread waits for its end before it touches memory.
+    pub dependent: bool,
 }
 
 /// A kernel that can't be expressed in PTX.
@@ -95,8 +108,22 @@ pub enum CodegenError {
 /// # Errors
 /// [`CodegenError`] names the construct that has no PTX form.
 pub fn emit(kernel: &Kernel, target: PtxTarget) -> Result<Ptx, CodegenError> {
-    let resident = (kernel.resident > 0).then_some(kernel.resident);
-    emit_resident(kernel, target, resident)
+    emit_module(kernel, target, stated(kernel), false)
+}
+
+/// Emits the PTX module of a validated kernel for a device that takes `limit`: where it has them,
+/// launches are programmatic dependent ones.
+///
+/// # Errors
+/// [`CodegenError`] names the construct that has no PTX form.
+pub fn emit_for(kernel: &Kernel, limit: PtxTarget) -> Result<Ptx, CodegenError> {
+    let dependent = limit.covers(PtxTarget::DEPENDENT_LAUNCHES);
+    emit_module(kernel, PtxTarget::BASE, stated(kernel), dependent)
+}
+
+/// The groups on one core that a kernel states.
+fn stated(kernel: &Kernel) -> Option<u32> {
+    (kernel.resident > 0).then_some(kernel.resident)
 }
 
 /// As [`emit`], for `resident` groups on one core at the same time whatever the kernel states: the
@@ -108,6 +135,15 @@ pub fn emit_resident(
     kernel: &Kernel,
     target: PtxTarget,
     resident: Option<u32>,
+) -> Result<Ptx, CodegenError> {
+    emit_module(kernel, target, resident, false)
+}
+
+fn emit_module(
+    kernel: &Kernel,
+    target: PtxTarget,
+    resident: Option<u32>,
+    dependent: bool,
 ) -> Result<Ptx, CodegenError> {
     if kernel.lanes != 32 {
         return Err(CodegenError::Lanes { kernel: kernel.name.clone(), lanes: kernel.lanes });
@@ -127,7 +163,10 @@ pub fn emit_resident(
     if kernel.args.iter().any(|(_, arg)| hinted(arg)) {
         target = target.with(PtxTarget::CACHE_HINTS);
     }
-    let mut emitter = Emitter::new(kernel, target);
+    if dependent {
+        target = target.with(PtxTarget::DEPENDENT_LAUNCHES);
+    }
+    let mut emitter = Emitter::new(kernel, target, dependent);
     emitter.prologue()?;
     emitter.block(&kernel.body)?;
     Ok(Ptx {
@@ -137,6 +176,7 @@ pub fn emit_resident(
         threads: threads as u32,
         shared_bytes: memory::shared_offset(kernel, None),
         cluster: kernel.cluster,
+        dependent,
     })
 }
 

@@ -24,6 +24,10 @@ pub struct Sass {
     pub local: u32,
     pub ffma: u32,
     pub async_128: u32,
+    /// Waits for the end of the launch ahead.
+    pub waits: u32,
+    /// Accesses of global memory before the first of them.
+    pub early: u32,
 }
 
 /// A tool of NVIDIA's: from its variable, beside `ptxas`, or from the search path.
@@ -158,12 +162,16 @@ fn instructions(code: &str) -> BTreeMap<String, Sass> {
         let entry = all.entry(current.clone()).or_default();
         let name = word.split('.').next().unwrap_or("");
         let wide = u32::from(word.contains(".128"));
+        if matches!(name, "LDG" | "STG" | "LDGSTS" | "LD" | "ST" | "ATOMG" | "RED") {
+            entry.early += u32::from(entry.waits == 0);
+        }
         match name {
             "LDG" => entry.loads_128 += wide,
             "STG" => entry.stores_128 += wide,
             "LDGSTS" => entry.async_128 += wide,
             "LDL" | "STL" => entry.local += 1,
             "FFMA" => entry.ffma += 1,
+            "ACQBULK" => entry.waits += 1,
             _ => {}
         }
     }

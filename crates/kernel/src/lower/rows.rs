@@ -13,6 +13,7 @@
 mod batch;
 pub(super) mod blocks;
 mod domains;
+mod moments;
 mod reduce;
 mod split;
 mod stage;
@@ -26,6 +27,7 @@ use tilewright_ir::facts::{DomainKind, ReductionFact, RowFacts, RowVariant};
 use tilewright_ir::program as ir;
 use tilewright_ir::program::{AxisId, MapOp, OrderPolicy};
 use tilewright_plan::mapping::{Residency, RowMapping};
+use tilewright_plan::problem::moments::{Moments, moments};
 use tilewright_plan::problem::rows::is_shared_load;
 
 use super::access::Frame;
@@ -33,6 +35,7 @@ use super::{Context, Join, LowerError, Options, Pack, Rule, Sums, Tail, check_cl
 use crate::builder::KernelBuilder;
 use crate::kernel::*;
 use batch::Row;
+use moments::Pending;
 
 /// The most elements that one lane's stripe may have.
 const MAX_SLOTS: u64 = 1 << 20;
@@ -66,6 +69,10 @@ struct Rows<'a> {
     common: HashSet<ir::ValueId>,
     /// Copies that nothing has waited for.
     copies: Vec<ValueId>,
+    /// A sum and the squares about its mean, if the reductions are that.
+    moments: Option<Moments>,
+    /// The sums of the subgroups between the two.
+    pending: Option<Pending>,
 }
 
 fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
@@ -209,7 +216,8 @@ fn finish(rows: Rows<'_>, facts: &RowFacts) -> Result<Kernel, LowerError> {
         free_reductions(program, facts).map(|r| r.dtype.accumulator().bytes()).collect();
     let start = u64::from(cluster > 1 && !slots.is_empty());
     let (bytes, barriers) = if sharers > 1 {
-        (slots.iter().sum::<u64>() * sharers, slots.len() as u64 + start)
+        let joined = u64::from(rows.exchanged().is_some());
+        (slots.iter().sum::<u64>() * sharers, slots.len() as u64 - joined + start)
     } else {
         (0, 0)
     };
@@ -249,6 +257,8 @@ impl<'a> Rows<'a> {
             row: 0,
             common: HashSet::new(),
             copies: Vec::new(),
+            moments: moments(program, facts),
+            pending: None,
         }
     }
 }
@@ -300,11 +310,9 @@ impl Rows<'_> {
 
     /// Tells the second-level cache what to keep of the tensors of which every row has a part.
     fn hint(&mut self) {
-        let (read, written) = match self.mapping.residency {
-            Residency::Normal => return,
-            Residency::Keep => (Evict::Last, Evict::First),
-            Residency::Stream => (Evict::First, Evict::First),
-        };
+        if self.mapping.residency.is_normal() {
+            return;
+        }
         let program = self.cx.program;
         let shared: HashSet<ir::TensorId> = program
             .ops
@@ -315,10 +323,19 @@ impl Rows<'_> {
                 _ => None,
             })
             .collect();
+        let is_read = |id: ir::TensorId, tensor: &ir::Tensor| {
+            tensor.access == ir::Access::In && !shared.contains(&id)
+        };
+        let inputs = program.tensors.iter().filter(|(id, t)| is_read(*id, t)).count() as u64;
+        let read = match self.mapping.residency {
+            Residency::Normal | Residency::Stream => Evict::First,
+            Residency::Keep => Evict::Last,
+            Residency::Part => Evict::Head(Residency::HEAD / inputs.max(1)),
+        };
         for (id, tensor) in program.tensors.iter() {
             let evict = match tensor.access {
-                ir::Access::In if !shared.contains(&id) => read,
-                ir::Access::Out => written,
+                ir::Access::Out => Evict::First,
+                _ if is_read(id, tensor) => read,
                 _ => Evict::Normal,
             };
             self.cx.evict(id, evict);

@@ -596,12 +596,14 @@ impl<'a> Parser<'a> {
             let align = self.number("an alignment")?;
             let mut evict = Evict::Normal;
             if self.eat_word("evict") {
-                evict = match self.word("`first` or `last`")? {
+                evict = match self.word("`first`, `last` or `head`")? {
                     "first" => Evict::First,
                     "last" => Evict::Last,
+                    "head" => Evict::Head(self.number("a number of bytes")?),
                     other => {
-                        return self
-                            .error_before(format!("expected `first` or `last`, not `{other}`"));
+                        return self.error_before(format!(
+                            "expected `first`, `last` or `head`, not `{other}`"
+                        ));
                     }
                 };
             }

@@ -194,6 +194,7 @@ impl<'a> Printer<'a> {
                     Evict::Normal => {}
                     Evict::First => write!(self.out, " evict first")?,
                     Evict::Last => write!(self.out, " evict last")?,
+                    Evict::Head(bytes) => write!(self.out, " evict head {bytes}")?,
                 }
             }
             ArgKind::Number(elem) => write!(self.out, "{elem}")?,

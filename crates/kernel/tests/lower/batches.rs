@@ -164,6 +164,7 @@ fn hints_to_the_cache() {
         (Residency::Normal, Evict::Normal, Evict::Normal),
         (Residency::Keep, Evict::Last, Evict::First),
         (Residency::Stream, Evict::First, Evict::First),
+        (Residency::Part, Evict::Head(16 << 20), Evict::First),
     ] {
         let m = RowMapping { residency, ..mapping(32, 2, 4) };
         let kernels = lowered(&program("layernorm", 512, DType::F32), m).unwrap();

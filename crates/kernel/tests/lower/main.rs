@@ -5,6 +5,7 @@ mod batches;
 mod common;
 mod fallback;
 mod matrix;
+mod moments;
 mod planned;
 mod programs;
 mod rows;

@@ -4,11 +4,13 @@ use tilewright_ir::DType;
 use tilewright_ir::Program;
 use tilewright_ir::analysis::facts;
 use tilewright_ir::builder::ProgramBuilder;
-use tilewright_ir::facts::Family;
+use tilewright_ir::facts::{Family, ReductionFact};
+use tilewright_ir::interp;
 use tilewright_ir::program::*;
 use tilewright_ir::verify::verify;
-use tilewright_kernel::lower::{Options, lower, lower_any};
+use tilewright_kernel::lower::{Options, Rule, lower, lower_any};
 use tilewright_kernel::sim::Order;
+use tilewright_kernel::validate::validate;
 use tilewright_plan::mapping::{Mapping, RowMapping};
 
 use crate::common::*;
@@ -157,4 +159,57 @@ fn random_programs() {
         let any = lower_any(&program, m.lanes, &Options::default()).unwrap();
         check(&program, &any, &launch, tolerance, &orders[..1], &context);
     }
+}
+
+/// The same programs over several launches. Those with a reduction in a stated order are refused.
+#[test]
+fn random_programs_over_several_launches() {
+    let mut ran = 0;
+    for seed in 0..160 {
+        let mut random = Random(seed * 0x1234_5678_9abc + 1);
+        let n = random.pick(&[0, 1, 2, 15, 16, 17, 31, 64, 97, 130, 257]);
+        let mut program = draw(&mut random, n);
+        program.bind("rows", 1 + random.below(4)).unwrap();
+        let facts = facts(&program);
+        let Family::Rows(rows) = &facts.family else { panic!("seed {seed}: {:?}", facts.family) };
+        let unroll = random.pick(&[1, 2, 4]);
+        let m = RowMapping {
+            lanes: random.pick(&[8, 16, 32]),
+            subgroups: random.pick(&[1, 2, 3]),
+            split: random.pick(&[2, 3, 5, 40]),
+            vector: random.pick(&[1, 1, 2, 4]),
+            unroll,
+            accumulators: random.pick(&[1, unroll]),
+            fuse: random.below(2) == 0,
+            ..RowMapping::ONE
+        };
+        let context = format!("seed {seed}: {n} columns, {m:?}");
+        let lowered = lower(&program, &facts, &Mapping::Rows(m), &Options::default());
+        let stated = |r: &ReductionFact| {
+            let free = OrderPolicy::UnorderedTree;
+            !matches!(&program.ops[r.op].op, Op::Reduce { order, .. } if *order == free)
+        };
+        if rows.reductions.iter().any(stated) {
+            assert_eq!(lowered.unwrap_err().rule, Rule::UnorderedReduction, "{context}");
+            continue;
+        }
+        let lowered = lowered.unwrap_or_else(|e| panic!("{context}: {e}"));
+        for kernel in &lowered.launches {
+            validate(kernel).unwrap_or_else(|e| panic!("{context}: {}", e[0]));
+            round_trips(kernel);
+        }
+        let launch = launch(&program, &[], 0, seed);
+        let dtype = program.tensors[program.tensor("x").unwrap()].dtype;
+        let expected = interp::magnitude(&program, &launch.bindings()).unwrap();
+        for order in [Order::Forward, Order::Shuffled(seed)] {
+            let found = simulate_all(&program, &lowered, &launch, order)
+                .unwrap_or_else(|e| panic!("{context} {order:?}: {e}"));
+            for output in &expected {
+                compare(&program, output, &found[&output.name], Tolerance::rows(n, dtype))
+                    .unwrap_or_else(|e| panic!("{context} {order:?}: {e}"));
+            }
+        }
+        ran += 1;
+    }
+    assert!(ran >= 40, "only {ran} of 160 programs have no reduction in a stated order");
 }

@@ -176,7 +176,7 @@ impl GpuRowCounts {
             folds: problem.reductions.len() as f64,
             share: match mapping.residency {
                 Residency::Normal => 1.0,
-                Residency::Keep => KEEP,
+                Residency::Keep | Residency::Part => KEEP,
                 Residency::Stream => STREAM,
             },
             ragged: !problem.columns.is_multiple_of(mapping.workers() * u64::from(mapping.vector)),

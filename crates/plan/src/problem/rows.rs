@@ -7,6 +7,7 @@ use tilewright_ir::program::{Access, Bounds, Extent, Op, OrderPolicy, ReduceOp, 
 use tilewright_ir::{DType, Program};
 
 use super::mix::{OpMix, definitions, op_mix};
+use super::moments::moments;
 use crate::request::{PlanError, Request};
 
 /// Numbers of a row program.
@@ -38,6 +39,8 @@ pub struct RowProblem {
     pub copied: CopiedNumbers,
     /// Whether some tensor is read and written.
     pub updates: bool,
+    /// Whether the reductions are a sum and the squares about its mean ([`moments`]).
+    pub moments: bool,
 }
 
 /// What the cache variant copies, as asynchronous copies to shared memory would.
@@ -167,6 +170,7 @@ impl RowProblem {
             reuses: facts.reload != facts.cache,
             copied: copied_numbers(program, facts),
             updates: program.tensors.iter().any(|(_, t)| t.access == Access::InOut),
+            moments: moments(program, facts).is_some(),
             reload,
             cache,
         })

@@ -235,7 +235,16 @@ impl Rows<'_> {
                 .map(|row| row * reductions.len() + i)
                 .map(|at| first.iter().copied().skip(at).step_by(all).collect())
                 .collect();
-            self.finish_reduction(reduction, &parts)?;
+            match self.exchanged() {
+                Some(moments) if self.only(&reductions, moments.sum) => {
+                    self.open_moments(reduction, &parts);
+                }
+                Some(moments) if self.only(&reductions, moments.squares) => {
+                    let sum = self.reduction(moments.sum)?;
+                    self.close_moments(moments, [&sum, reduction], &parts)?;
+                }
+                _ => self.finish_reduction(reduction, &parts)?,
+            }
         }
         Ok(())
     }

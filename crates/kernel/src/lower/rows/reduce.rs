@@ -46,7 +46,7 @@ fn at(values: &[ValueId], v: u32) -> ValueId {
 }
 
 impl Rows<'_> {
-    fn reduction(&self, op: ir::OpId) -> Result<Reduction, LowerError> {
+    pub(super) fn reduction(&self, op: ir::OpId) -> Result<Reduction, LowerError> {
         let data = &self.cx.program.ops[op];
         match (&data.op, data.results.first()) {
             (ir::Op::Reduce { op, value, .. }, Some(result)) => {
@@ -170,37 +170,18 @@ impl Rows<'_> {
     /// Folds the partial results of a group's subgroups.
     fn join_group(&mut self, reduction: &Reduction, totals: &[ValueId]) -> Vec<ValueId> {
         let subgroups = u64::from(self.mapping.subgroups);
-        let collective = Collective::Reduce(reduction.op);
-        let partials = self.partials(reduction, subgroups);
-        let memory = Memory::Shared(partials);
-        let b = &mut self.cx.b;
-        let one = b.int(1);
-        for (row, total) in totals.iter().enumerate() {
-            let at = b.add_int(self.member, row as i64 * subgroups as i64);
-            b.store(Place::uniform(memory, at), &[*total], Some(Guard::count(one, 0.0)));
-        }
-        let barrier = match self.barrier {
-            Some(barrier) => barrier,
-            None => b.group_barrier("all"),
-        };
-        self.barrier = Some(barrier);
-        b.barrier(barrier);
+        let partials = self.leave_in_group(reduction, totals);
+        self.meet();
         let mut out = Vec::new();
         for begin in (0..totals.len() as u64).map(|row| row * subgroups) {
-            let b = &mut self.cx.b;
             out.push(match self.join {
-                Join::Collective => {
-                    // Lanes past the last subgroup read the identity.
-                    let (first, count) = (b.int(begin as i64), b.int(subgroups as i64));
-                    let guard = (self.mapping.lanes as u64 != subgroups)
-                        .then(|| Guard::count(count, reduction.identity));
-                    let part = b.load1(Place::strided(memory, first, 1), guard);
-                    b.collective(collective, part)
-                }
+                Join::Collective => self.fold_spread(reduction, partials, begin, subgroups),
                 Join::Lane => {
                     // Whole accesses of at most 16 bytes; the buffer is aligned to that.
                     let wide = (16 / reduction.dtype.bytes().max(1)).min(4);
                     let wide = if subgroups.is_multiple_of(wide) { wide } else { 1 };
+                    let memory = Memory::Shared(partials);
+                    let b = &mut self.cx.b;
                     let mut parts = Vec::new();
                     for first in (0..subgroups).step_by(wide as usize) {
                         let at = b.int((begin + first) as i64);
@@ -221,6 +202,43 @@ impl Rows<'_> {
         reduction: &Reduction,
         totals: &[ValueId],
     ) -> Result<Vec<ValueId>, LowerError> {
+        let partials = self.leave_in_cluster(reduction, totals)?;
+        self.meet();
+        let sharers = u64::from(self.mapping.subgroups) * u64::from(self.mapping.cluster);
+        let rows = (0..totals.len() as u64).map(|row| row * sharers);
+        Ok(rows.map(|begin| self.fold_spread(reduction, partials, begin, sharers)).collect())
+    }
+
+    /// Leaves every row's partial result where all workers of the row find it behind the barrier.
+    pub(super) fn share(
+        &mut self,
+        reduction: &Reduction,
+        totals: &[ValueId],
+    ) -> Result<SharedId, LowerError> {
+        match self.mapping.cluster {
+            1 => Ok(self.leave_in_group(reduction, totals)),
+            _ => self.leave_in_cluster(reduction, totals),
+        }
+    }
+
+    fn leave_in_group(&mut self, reduction: &Reduction, totals: &[ValueId]) -> SharedId {
+        let subgroups = u64::from(self.mapping.subgroups);
+        let partials = self.partials(reduction, subgroups);
+        let b = &mut self.cx.b;
+        let one = b.int(1);
+        for (row, total) in totals.iter().enumerate() {
+            let at = b.add_int(self.member, row as i64 * subgroups as i64);
+            let place = Place::uniform(Memory::Shared(partials), at);
+            b.store(place, &[*total], Some(Guard::count(one, 0.0)));
+        }
+        partials
+    }
+
+    fn leave_in_cluster(
+        &mut self,
+        reduction: &Reduction,
+        totals: &[ValueId],
+    ) -> Result<SharedId, LowerError> {
         let lanes = u64::from(self.mapping.lanes);
         let groups = u64::from(self.mapping.cluster);
         let sharers = u64::from(self.mapping.subgroups) * groups;
@@ -242,32 +260,58 @@ impl Rows<'_> {
             let guard = (groups != lanes).then(|| Guard::count(count, 0.0));
             b.store(everywhere, &[*total], guard);
         }
+        Ok(partials)
+    }
+
+    /// Waits for all workers of the row.
+    pub(super) fn meet(&mut self) {
+        let b = &mut self.cx.b;
         let barrier = match self.barrier {
             Some(barrier) => barrier,
-            None => b.cluster_barrier("all"),
+            None if self.mapping.cluster > 1 => b.cluster_barrier("all"),
+            None => b.group_barrier("all"),
         };
         self.barrier = Some(barrier);
         b.barrier(barrier);
+    }
+
+    /// Reads the partial results of all `sharers` subgroups, lane by lane: the values, each with the
+    /// number of lanes that have one where not all do. The others read the identity.
+    pub(super) fn spread(
+        &mut self,
+        reduction: &Reduction,
+        partials: SharedId,
+        begin: u64,
+        sharers: u64,
+    ) -> Vec<(ValueId, Option<u64>)> {
+        let lanes = u64::from(self.mapping.lanes);
         // Whole accesses of as many elements as all lanes have, at most 16 bytes.
         let most = 16 / reduction.dtype.bytes().max(1);
         let wide = [4, 2].into_iter().find(|w| *w <= most && sharers.is_multiple_of(lanes * w));
         let wide = wide.unwrap_or(1);
-        let mut out = Vec::new();
-        for begin in (0..totals.len() as u64).map(|row| row * sharers) {
-            let b = &mut self.cx.b;
-            let mut parts = Vec::new();
-            for first in (0..sharers).step_by((lanes * wide) as usize) {
-                let at = b.int((begin + first) as i64);
-                let left = b.int((sharers - first) as i64);
-                let guard =
-                    (sharers - first < lanes).then(|| Guard::count(left, reduction.identity));
-                let place = Place::strided(Memory::Shared(partials), at, wide as i64);
-                parts.extend(b.load(place, wide as u32, guard));
-            }
-            let own = self.tree(reduction, parts);
-            out.push(self.cx.b.collective(Collective::Reduce(reduction.op), own));
+        let b = &mut self.cx.b;
+        let mut parts = Vec::new();
+        for first in (0..sharers).step_by((lanes * wide) as usize) {
+            let at = b.int((begin + first) as i64);
+            let left = b.int((sharers - first) as i64);
+            let partial = (sharers - first < lanes).then_some(sharers - first);
+            let guard = partial.map(|_| Guard::count(left, reduction.identity));
+            let place = Place::strided(Memory::Shared(partials), at, wide as i64);
+            parts.extend(b.load(place, wide as u32, guard).into_iter().map(|v| (v, partial)));
         }
-        Ok(out)
+        parts
+    }
+
+    fn fold_spread(
+        &mut self,
+        reduction: &Reduction,
+        partials: SharedId,
+        begin: u64,
+        sharers: u64,
+    ) -> ValueId {
+        let parts = self.spread(reduction, partials, begin, sharers);
+        let own = self.tree(reduction, parts.into_iter().map(|(value, _)| value).collect());
+        self.cx.b.collective(Collective::Reduce(reduction.op), own)
     }
 
     /// Folds values pairwise, neighbours first. There is at least one.
