@@ -22,9 +22,11 @@ fn winner(search: &Search, floor: Option<f64>, place: &str, checks: &mut Checks)
     checks.that(Rule::SearchWinner, known, || {
         format!("{place}: the selection metric {:?}", selection.metric)
     });
-    // Ties go to the first in the order of round 0.
-    let empty = Vec::new();
-    let order = search.rounds.first().map_or(&empty, |r| &r.order);
+    // Ties go to the first in the order of round 0, those of scores to the first of the ranking.
+    let order: Vec<usize> = match selection.metric.as_str() {
+        "model" => (0..search.candidates.len()).collect(),
+        _ => search.rounds.first().map_or_else(Vec::new, |r| r.order.clone()),
+    };
     let key = |candidate: &usize| {
         let trial = search.trials.get(*candidate).filter(|t| t.valid());
         match (trial, selection.metric.as_str()) {

@@ -53,7 +53,12 @@ pub(super) fn select(bench: &mut Bench<'_>, case: &Running<'_>) -> Result<Select
         Metric::Model => case.candidates.list.get(c).map(|candidate| candidate.score),
         _ => case.trials.get(c).and_then(|t| t.label_us),
     };
-    let order = case.rounds.first().map_or(&[][..], |r| &r.order);
+    // Equal scores go to the ranking's first, as its own pick does; equal labels to the first measured.
+    let ranked: Vec<usize> = (0..case.candidates.list.len()).collect();
+    let order = match metric {
+        Metric::Model => &ranked[..],
+        _ => case.rounds.first().map_or(&[][..], |r| &r.order),
+    };
     let winner = winner(order, |c| {
         let valid = case.trials.get(c).is_some_and(|t| t.outcome == Outcome::Valid);
         value(c).filter(|_| valid)
