@@ -1,10 +1,11 @@
 """Row kernels on a CUDA device: ours (through the worker), PyTorch eager, torch.compile, Triton.
 
-usage: rows.py WORKER OUT.json [SECONDS [EARLIER.json [ROWSxCOLUMNS,...]]]
+usage: rows.py WORKER OUT.json [SECONDS [EARLIER.json [ROWSxCOLUMNS,...] [shared]]]
 
-Peers work on the tensors of ours (those of 4 MiB or more). Every peer of a case is timed in turn, several rounds, by CUDA graphs of back-to-back launches;
+Every peer of a case is timed in turn, several rounds, by CUDA graphs of back-to-back launches;
 medians. An A/A row (ours twice) gives the noise floor of the case. With the output of an earlier
-run, only the mappings that were fastest there are tried again.
+run, only the mappings that were fastest there are tried again. `shared` puts peers on the tensors of
+ours, those of 4 MiB or more: on the same pages, but slower for them (RESULTS.md).
 """
 import json
 import math
@@ -44,7 +45,9 @@ def measure(worker, case, earlier):
     ours = worker.ask(cmd="prepare", op=op, rows=rows, cols=n, dtype=dtype,
                       **shortlist(earlier, case))
     prepared = time.time() - started
-    buffers = worker.ask(cmd="share", least=SHARED).get("buffers", [])
+    buffers = []
+    if sys.argv[-1] == "shared":
+        buffers = worker.ask(cmd="share", least=SHARED).get("buffers", [])
     opened = Opened(buffers, (rows, n), DTYPES[dtype])
     try:
         return compare(worker, case, ours, prepared, opened)
@@ -90,8 +93,9 @@ def compare(worker, case, ours, prepared, opened):
     return {"op": op, "rows": rows, "cols": n, "dtype": dtype, "median": med, "samples": samples,
             "rival": rival[1], "ratio": rival[0] / med["ours"], "floor": floor,
             "tb_per_s": 2 * rows * n * x.element_size() / med["ours"] * 1e-6,
-            "triton": best and best[1], "shared": opened.read is not None, "prepare_s": prepared, "best": ours.get("best"),
-            "error": ours.get("error"), "candidates": ours.get("candidates")}
+            "triton": best and best[1], "shared": opened.read is not None,
+            "prepare_s": prepared, "best": ours.get("best"), "error": ours.get("error"),
+            "candidates": ours.get("candidates")}
 
 
 def main():
@@ -102,7 +106,7 @@ def main():
         with open(sys.argv[4]) as f:
             earlier = json.load(f)
     shapes = SHAPES
-    if len(sys.argv) > 5:
+    if len(sys.argv) > 5 and sys.argv[5] != "shared":
         wanted = sys.argv[5].split(",")
         shapes = [s for s in SHAPES if f"{s[0]}x{s[1]}" in wanted]
     cases = [(op, rows, n, dtype) for rows, n in shapes for dtype in DTYPES for op in OPS]
