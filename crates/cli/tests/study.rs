@@ -168,10 +168,12 @@ fn a_study_in_one_go_and_its_gate() {
     let run = d.run("study run tiny.toml -o rec --quick --json");
     check("results", &run.printed());
     assert_eq!(run.code(), 1);
+    // How many candidates have a label depends on the machine: a time under the floor is refused.
     let message = run.err();
     assert!(
         message.starts_with("error: check failed: the study misses its acceptance rules: ")
-            && message.contains("candidates is 6.0, limit 1000.0"),
+            && message.contains("candidates is ")
+            && message.contains(", limit 1000.0"),
         "{message}"
     );
     // What it found is kept, and passes its audit.
