@@ -171,15 +171,13 @@ fn phases(
     let moved = |issue: f64, bytes: f64| longer(busy * issue, bytes, NORMS[1]);
 
     let wait = WAIT[0] + odd * WAIT[1] + ragged * WAIT[2];
-    let loads = streams.own
-        * longer(
-            chunks * CHUNK[0] * narrow[0] + guarded * GUARDED[0],
-            moved(
-                access * narrow[1] + guarded * GUARDED[1],
-                elements * streams.own_bytes / streams.own.max(1.0) * BYTE[0],
-            ),
-            NORMS[0],
-        );
+    // Streams of a row's own elements: how many, their bytes, prices of a chunk and of a byte.
+    let own = |count: f64, bytes: f64, chunk: f64, byte: f64| {
+        let path = chunks * chunk * narrow[0] + guarded * GUARDED[0];
+        let issue = access * narrow[1] + guarded * GUARDED[1];
+        count * longer(path, moved(issue, elements * bytes / count.max(1.0) * byte), NORMS[0])
+    };
+    let loads = own(streams.own, streams.own_bytes, CHUNK[0], BYTE[0]);
     let each = 1.0 + flag(bytes == 2) * ELEMENT[2];
     let issued = busy * e * each * ISSUE[1];
     let arithmetic = longer(ELEMENT[0] * each * libm::pow(e, ELEMENT[1]), issued, NORMS[0]);
@@ -209,15 +207,7 @@ fn phases(
                 moved(access, once),
                 NORMS[0],
             );
-    let stores = streams.stores
-        * longer(
-            chunks * CHUNK[3] * narrow[0] + guarded * GUARDED[0],
-            moved(
-                access * narrow[1] + guarded * GUARDED[1],
-                elements * streams.store_bytes / streams.stores.max(1.0) * BYTE[3],
-            ),
-            NORMS[0],
-        );
+    let stores = own(streams.stores, streams.store_bytes, CHUNK[3], BYTE[3]);
     // Further rounds overlap in part, and add work.
     let more =
         ROUND[0] * (filled.ceil() - 1.0).max(0.0) + (1.0 - ROUND[0]) * (filled - 1.0).max(0.0);
