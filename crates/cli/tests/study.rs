@@ -166,16 +166,29 @@ fn a_study_in_one_go_and_its_gate() {
     let d = Directory::new("gate");
     d.write("tiny.toml", STUDY.replace("candidates = 1.0", "candidates = 1000.0"));
     let run = d.run("study run tiny.toml -o rec --quick --json");
-    check("results", &run.printed());
+    let results = run.printed();
+    check("results", &results);
     assert_eq!(run.code(), 1);
-    // How many candidates have a label depends on the machine: a time under the floor is refused.
+    // Six candidates are measured; of how many the time is under the floor is the machine's affair.
+    let rules = results["gate"]["rules"].as_array().unwrap();
+    let found =
+        rules.iter().find(|r| r["rule"] == "candidates").unwrap()["value"].as_f64().unwrap();
     let message = run.err();
     assert!(
         message.starts_with("error: check failed: the study misses its acceptance rules: ")
-            && message.contains("candidates is ")
-            && message.contains(", limit 1000.0"),
+            && message.contains(&format!("candidates is {found:?}, limit 1000.0")),
         "{message}"
     );
+    let searches = std::fs::read_dir(d.path().join("rec/search")).unwrap();
+    let measured = searches.map(|entry| {
+        let path = format!("rec/search/{}", entry.unwrap().file_name().to_string_lossy());
+        let search: Value = serde_json::from_str(&read(&d, &path)).unwrap();
+        let trials = search["trials"].as_array().unwrap().clone();
+        let right = |t: &Value| t["outcome"] == "valid" || t["outcome"] == "refused";
+        assert!(trials.iter().all(right), "{path}: {trials:#?}");
+        trials.len()
+    });
+    assert_eq!(measured.min(), Some(6));
     // What it found is kept, and passes its audit.
     assert_eq!(d.run("audit rec --json").json()["verdict"], "pass");
     let text = d.run("study run tiny.toml -o rec --quick");
