@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 use tilewright_cuda::{PtxTarget, emit_for};
 use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::{DType, analysis};
-use tilewright_kernel::lower::{Join, Options, lower};
+use tilewright_kernel::lower::{Options, lower};
+use tilewright_plan::Target;
 use tilewright_plan::mapping::{Mapping, RowMapping};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     fields.extend(serde_json::from_str::<Map<String, Value>>(mapping)?);
     let mapping: RowMapping = serde_json::from_value(Value::Object(fields))?;
-    let options = Options { join: Join::Lane, ..Options::default() };
+    let options = Options::for_target(&Target::nvidia_h200());
     let facts = analysis::facts(&program);
     for kernel in lower(&program, &facts, &Mapping::Rows(mapping), &options)?.launches {
         print!("{}", emit_for(&kernel, PtxTarget::DEPENDENT_LAUNCHES)?.text);

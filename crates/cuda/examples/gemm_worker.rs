@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 use tilewright_cuda::driver::{Context, Function, Graph};
-use tilewright_cuda::{Ptx, PtxTarget, emit_resident};
+use tilewright_cuda::{Ptx, PtxTarget, emit_for, target};
 use tilewright_ir::facts::{Family, MatrixFacts};
 use tilewright_ir::ops::{GemmSpec, Trans};
 use tilewright_ir::program::Program;
@@ -86,16 +86,17 @@ impl Case {
         Ok(found)
     }
 
-    fn kernels(&self, mapping: GpuMatrixMapping) -> Result<Vec<(Kernel, Ptx)>, Error> {
-        let mapping_of = Mapping::GpuMatrix(mapping);
-        let lowered = lower(&self.program, &self.facts, &mapping_of, &Options::default())?;
-        let mut out = Vec::new();
-        for (number, kernel) in lowered.launches.into_iter().enumerate() {
-            let resident = (number == 0).then_some(mapping.resident);
-            let ptx = emit_resident(&kernel, PtxTarget::BASE, resident)?;
-            out.push((kernel, ptx));
-        }
-        Ok(out)
+    /// The launches of a mapping as the runtime makes them for a device that takes `limit`.
+    fn kernels(
+        &self,
+        mapping: GpuMatrixMapping,
+        limit: PtxTarget,
+    ) -> Result<Vec<(Kernel, Ptx)>, Error> {
+        let mapping = Mapping::GpuMatrix(mapping);
+        let options = Options::for_target(&Target::nvidia_h200());
+        let lowered = lower(&self.program, &self.facts, &mapping, &options)?;
+        let emitted = |kernel: Kernel| Ok(emit_for(&kernel, limit).map(|ptx| (kernel, ptx))?);
+        lowered.launches.into_iter().map(emitted).collect()
     }
 }
 
@@ -140,6 +141,7 @@ type Compiled = Result<Vec<(Kernel, Function)>, String>;
 /// Compiles candidates, several at a time.
 fn compile(context: &Arc<Context>, case: &Case, list: &[(f64, GpuMatrixMapping)]) -> Vec<Compiled> {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get()).min(12);
+    let limit = target::limit(context.facts());
     let next = AtomicUsize::new(0);
     let mut done: Vec<(usize, Compiled)> = std::thread::scope(|scope| {
         let handles: Vec<_> = (0..threads)
@@ -151,7 +153,7 @@ fn compile(context: &Arc<Context>, case: &Case, list: &[(f64, GpuMatrixMapping)]
                         let Some((_, mapping)) = list.get(i) else { return out };
                         let compiled = (|| -> Result<Vec<(Kernel, Function)>, Error> {
                             let mut functions = Vec::new();
-                            for (kernel, ptx) in case.kernels(*mapping)? {
+                            for (kernel, ptx) in case.kernels(*mapping, limit)? {
                                 functions.push((kernel, context.load(&ptx)?));
                             }
                             Ok(functions)
@@ -252,7 +254,7 @@ fn prepare(context: &Arc<Context>, request: &Value) -> Result<(Prepared, Value),
 fn texts(request: &Value) -> Result<Value, Error> {
     let case = Case::new(request)?;
     let mapping: GpuMatrixMapping = serde_json::from_value(request["mapping"].clone())?;
-    let kernels = case.kernels(mapping)?;
+    let kernels = case.kernels(mapping, PtxTarget::DEPENDENT_LAUNCHES)?;
     Ok(json!({ "ptx": kernels.into_iter().map(|(_, ptx)| ptx.text).collect::<Vec<_>>() }))
 }
 

@@ -10,6 +10,6 @@ mod queue;
 mod roofline;
 pub mod target;
 
-pub use codegen::{CodegenError, Ptx, PtxTarget, emit, emit_for, emit_resident};
+pub use codegen::{CodegenError, Ptx, PtxTarget, emit, emit_for};
 pub use device::CudaDevice;
 pub use exec::limit_of;

@@ -84,14 +84,13 @@ fn case(op: &str, request: &OpRequest, way: Way) -> Case {
 fn tiles(label: &'static str, copy: [u32; 2], sets: u32, slices: u32) -> Way {
     let mapping = GpuMatrixMapping {
         warps: [2, 1, sets],
-        lanes: [4, 8],
         tile: [4, 4],
         depth: 4 * sets,
         stages: 3,
-        unroll: 1,
         slices,
         copy,
         resident: 2,
+        ..GpuMatrixMapping::ONE
     };
     Way::Mapped(label, Mapping::GpuMatrix(mapping))
 }
@@ -174,25 +173,11 @@ fn split_rows() -> Vec<Case> {
 /// long side, whole and in slices.
 fn thin_products() -> Vec<Case> {
     let mut cases = Vec::new();
-    let base = GpuMatrixMapping {
-        warps: [1, 4, 2],
-        lanes: [1, 1],
-        tile: [1, 2],
-        depth: 256,
-        stages: 1,
-        unroll: 1,
-        slices: 1,
-        copy: [4, 4],
-        resident: 1,
-    };
-    let along = GpuMatrixMapping {
-        warps: [1, 1, 4],
-        lanes: [1, 32],
-        tile: [1, 4],
-        depth: 16,
-        copy: [4, 4],
-        ..base
-    };
+    let in_place = GpuMatrixMapping { stages: 1, copy: [4, 4], ..GpuMatrixMapping::ONE };
+    let base =
+        GpuMatrixMapping { warps: [1, 4, 2], lanes: [1, 1], tile: [1, 2], depth: 256, ..in_place };
+    let along =
+        GpuMatrixMapping { warps: [1, 1, 4], lanes: [1, 32], tile: [1, 4], depth: 16, ..in_place };
     let f32 = |shape: &[u64]| OpRequest::shaped(DType::F32, shape);
     let mut add = |label, trans, shape: &[u64], mapping| {
         let request = OpRequest { trans, ..f32(shape) };

@@ -98,17 +98,7 @@ impl Case {
 
 /// One subgroup, small tiles.
 fn small() -> GpuMatrixMapping {
-    GpuMatrixMapping {
-        warps: [1, 1, 1],
-        lanes: [4, 8],
-        tile: [2, 2],
-        depth: 8,
-        stages: 2,
-        unroll: 1,
-        slices: 1,
-        copy: [1, 1],
-        resident: 1,
-    }
+    GpuMatrixMapping { tile: [2, 2], ..GpuMatrixMapping::ONE }
 }
 
 /// Shapes of every variant: large tiles, small ones, sets of subgroups, skinny blocks.

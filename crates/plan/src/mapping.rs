@@ -292,6 +292,20 @@ pub struct GpuMatrixMapping {
 }
 
 impl GpuMatrixMapping {
+    /// One subgroup of 4 × 8 lanes with an element of the output each, 8 elements of K a step, two
+    /// stages, copies of single elements.
+    pub const ONE: GpuMatrixMapping = GpuMatrixMapping {
+        warps: [1, 1, 1],
+        lanes: [4, 8],
+        tile: [1, 1],
+        depth: 8,
+        stages: 2,
+        unroll: 1,
+        slices: 1,
+        copy: [1, 1],
+        resident: 1,
+    };
+
     /// BM, BN.
     pub fn block(&self) -> [u64; 2] {
         [0, 1]

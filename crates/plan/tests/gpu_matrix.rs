@@ -52,14 +52,12 @@ fn a_short_list_is_in_order_and_varied() {
 fn rules_have_names() {
     let good = GpuMatrixMapping {
         warps: [4, 2, 1],
-        lanes: [4, 8],
         tile: [8, 8],
-        depth: 8,
         stages: 4,
         unroll: 4,
-        slices: 1,
         copy: [1, 4],
         resident: 2,
+        ..GpuMatrixMapping::ONE
     };
     // A turned on its way has padded rows: 8 of 132, B 8 of 128 elements, four stages.
     assert_eq!(shared_bytes(&good, [false, false]), 4 * 8 * (132 + 128) * 4);
@@ -96,14 +94,11 @@ fn rules_have_names() {
 fn vectors_along_k_by_proof_and_with_their_registers() {
     let tile = GpuMatrixMapping {
         warps: [2, 2, 1],
-        lanes: [4, 8],
         tile: [4, 8],
         depth: 16,
         stages: 3,
-        unroll: 1,
-        slices: 1,
         copy: [4, 4],
-        resident: 1,
+        ..GpuMatrixMapping::ONE
     };
     let turned = |k: u64| MatrixProblem {
         transposed: [false, true],
@@ -146,10 +141,8 @@ fn thin_products_read_in_place_by_proof() {
         tile: [1, 2],
         depth: 2 * 32 * 4 * 2,
         stages: 1,
-        unroll: 1,
-        slices: 1,
         copy: [4, 4],
-        resident: 1,
+        ..GpuMatrixMapping::ONE
     };
     // Nothing but the sums of two sets: one row of 4 subgroups' 2 columns each.
     assert_eq!(shared_bytes(&split, [false, true]), 2 * 8 * 4);
@@ -169,14 +162,8 @@ fn thin_products_read_in_place_by_proof() {
     let ordered = MatrixProblem { reassociable: false, ..turned.clone() };
     let alone = GpuMatrixMapping { warps: [1, 4, 1], depth: 256, ..split };
     assert_eq!(rule(&ordered, alone), Err("accumulator-order"));
-    let spread = GpuMatrixMapping {
-        lanes: [1, 32],
-        warps: [1, 1, 8],
-        tile: [1, 4],
-        depth: 64,
-        copy: [4, 4],
-        ..split
-    };
+    let spread =
+        GpuMatrixMapping { lanes: [1, 32], warps: [1, 1, 8], tile: [1, 4], depth: 64, ..split };
     assert_eq!(rule(&plain, spread), Ok(()));
     assert_eq!(rule(&turned, spread), Err("unproved-realisation"), "nor are columns there");
     let wide = GpuMatrixMapping { tile: [1, 8], ..spread };

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-use tilewright_cuda::{Ptx, PtxTarget, emit_resident};
+use tilewright_cuda::{Ptx, PtxTarget, emit_for};
 use tilewright_kernel::kernel::Kernel;
-use tilewright_kernel::lower::{Join, Options, lower};
+use tilewright_kernel::lower::{Options, lower};
+use tilewright_plan::Target;
 use tilewright_plan::mapping::Mapping;
 
 use crate::Error;
@@ -17,20 +18,13 @@ use crate::subject::Case;
 /// The launches of a candidate with their machine code.
 pub type Outcome = Result<Vec<(Kernel, Ptx, Vec<u8>)>, String>;
 
-/// Lowers a candidate: kernels and their text.
-fn texts(case: &Case, mapping: &Mapping) -> Result<Vec<(Kernel, Ptx)>, Error> {
-    let options = Options { join: Join::Lane, ..Options::default() };
+/// Lowers a candidate: kernels and their text as the runtime makes it for a device that takes
+/// `limit`.
+fn texts(case: &Case, mapping: &Mapping, limit: PtxTarget) -> Result<Vec<(Kernel, Ptx)>, Error> {
+    let options = Options::for_target(&Target::nvidia_h200());
     let lowered = lower(&case.program, &case.facts, mapping, &options)?;
-    let mut out = Vec::new();
-    for (number, kernel) in lowered.launches.into_iter().enumerate() {
-        let resident = match mapping {
-            Mapping::GpuMatrix(m) if number == 0 => Some(m.resident),
-            _ => None,
-        };
-        let ptx = emit_resident(&kernel, PtxTarget::BASE, resident)?;
-        out.push((kernel, ptx));
-    }
-    Ok(out)
+    let emitted = |kernel: Kernel| Ok(emit_for(&kernel, limit).map(|ptx| (kernel, ptx))?);
+    lowered.launches.into_iter().map(emitted).collect()
 }
 
 /// Machine code of a text.
@@ -48,11 +42,11 @@ fn assemble(ptx: &Ptx, ptxas: &Path, sm: u32, stem: &Path) -> Result<Vec<u8>, Er
     Ok(image)
 }
 
-fn outcome(case: &Case, mapping: &Mapping, ptxas: &Path, sm: u32, stem: &Path) -> Outcome {
+fn outcome(case: &Case, mapping: &Mapping, ptxas: &Path, limit: PtxTarget, stem: &Path) -> Outcome {
     let build = || -> Result<Vec<(Kernel, Ptx, Vec<u8>)>, Error> {
         let mut out = Vec::new();
-        for (kernel, ptx) in texts(case, mapping)? {
-            let image = assemble(&ptx, ptxas, sm, stem)?;
+        for (kernel, ptx) in texts(case, mapping, limit)? {
+            let image = assemble(&ptx, ptxas, limit.sm, stem)?;
             out.push((kernel, ptx, image));
         }
         Ok(out)
@@ -75,7 +69,7 @@ pub struct Assembly {
 
 impl Assembly {
     /// Starts assembling, first case first.
-    pub fn start(cases: Arc<Vec<Case>>, ptxas: PathBuf, sm: u32) -> Assembly {
+    pub fn start(cases: Arc<Vec<Case>>, ptxas: PathBuf, limit: PtxTarget) -> Assembly {
         let done: Arc<Vec<(Mutex<Done>, Condvar)>> = Arc::new(
             cases
                 .iter()
@@ -111,7 +105,7 @@ impl Assembly {
                 while !stop.load(Ordering::Relaxed) {
                     let job = next.fetch_add(1, Ordering::Relaxed);
                     let Some(&(c, m)) = jobs.get(job) else { return };
-                    let made = outcome(&cases[c], &cases[c].mappings[m], &ptxas, sm, &stem);
+                    let made = outcome(&cases[c], &cases[c].mappings[m], &ptxas, limit, &stem);
                     let (lock, ready) = &done[c];
                     if let Ok(mut done) = lock.lock() {
                         done.outcomes[m] = Some(made);
@@ -154,7 +148,7 @@ pub fn dry(cases: &[Case], ptxas: &Path, few: usize) -> Result<(), Error> {
         let (mut seconds, mut tried, mut bytes, mut failed) = (0.0, 0, 0, Vec::new());
         for mapping in case.mappings.iter().step_by(step).take(few) {
             let started = Instant::now();
-            match outcome(case, mapping, ptxas, 90, &stem) {
+            match outcome(case, mapping, ptxas, PtxTarget::DEPENDENT_LAUNCHES, &stem) {
                 Ok(made) => bytes += made.iter().map(|(_, _, image)| image.len()).sum::<usize>(),
                 Err(error) => failed.push(error),
             }

@@ -213,7 +213,8 @@ fn main() -> Result<(), Error> {
     }
     let context = Context::open(0)?;
     println!("{:?}", context.facts());
-    let assembly = Assembly::start(cases.clone(), options.ptxas.clone(), context.facts().sm);
+    let limit = tilewright_cuda::target::limit(context.facts());
+    let assembly = Assembly::start(cases.clone(), options.ptxas.clone(), limit);
     let mut out = std::fs::File::create(&options.out)?;
     for (number, case) in cases.iter().enumerate() {
         let outcomes = assembly.wait(number);

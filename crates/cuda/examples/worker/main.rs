@@ -1,9 +1,11 @@
 //! A worker for benchmarks: one JSON request per line on standard input, one JSON answer per line.
 //!
 //! `{"cmd":"facts"}`;
-//! `{"cmd":"prepare","op":"softmax","rows":R,"cols":C,"dtype":"f32"}` lowers row mappings (all that
-//! are worth a try, or those of `"mappings":[…]`), checks each whole on its first rows against the
-//! float64 oracle, times the correct ones and keeps the fastest;
+//! `{"cmd":"prepare","op":"softmax","rows":R,"cols":C,"dtype":"f32"}` lowers the legal row mappings of
+//! the planner's space, best first (`"limit":N`: the first N of them; or those of `"mappings":[…]`),
+//! checks each whole on its first rows against the float64 oracle, times the correct ones and keeps
+//! the fastest;
+//! `{"cmd":"plan",…}` gives that list; it needs no device;
 //! `{"cmd":"time","rounds":N}` times the kept kernel: medians of graph launches in microseconds;
 //! `{"cmd":"share","least":B}` tells how other processes open its tensors of at least B bytes;
 //! `{"cmd":"check","rows":R,"cols":C}` checks every row op in every dtype with many mappings;
@@ -19,7 +21,7 @@ use std::io::{BufRead as _, Write as _};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tilewright_cuda::driver::Context;
+use tilewright_cuda::driver::{Context, CudaError};
 use tilewright_plan::mapping::RowMapping;
 
 use case::{Case, Error};
@@ -28,20 +30,41 @@ use search::Kept;
 /// Rows that are checked before a mapping is timed.
 const CHECKED_ROWS: u64 = 64;
 
-fn answer(context: &Arc<Context>, kept: &mut Option<Kept>, line: &str) -> Result<Value, Error> {
+/// The case that a request names, with the oracle's outputs of at most `checked` rows.
+fn case(request: &Value, checked: u64) -> Result<Case, Error> {
+    let number = |name: &'static str| request[name].as_u64().ok_or(name);
+    let op = request["op"].as_str().ok_or("op")?;
+    let dtype = request["dtype"].as_str().ok_or("dtype")?.parse()?;
+    Case::new(op, number("rows")?, number("cols")?, dtype, checked)
+}
+
+/// The mappings that a request gives, or those of the planner's space.
+fn mappings(request: &Value, case: &Case) -> Result<Vec<RowMapping>, Error> {
+    let mut all = match request.get("mappings") {
+        Some(list) => serde_json::from_value(list.clone())?,
+        None => search::mappings(case)?,
+    };
+    all.truncate(request["limit"].as_u64().map_or(usize::MAX, |limit| limit as usize));
+    Ok(all)
+}
+
+fn answer(
+    context: &Result<Arc<Context>, CudaError>,
+    kept: &mut Option<Kept>,
+    line: &str,
+) -> Result<Value, Error> {
     let request: Value = serde_json::from_str(line)?;
     let number = |name: &'static str| request[name].as_u64().ok_or(name);
+    if request["cmd"] == "plan" {
+        return Ok(json!({ "mappings": mappings(&request, &case(&request, 1)?)? }));
+    }
+    let context = context.as_ref().map_err(Clone::clone)?;
     match request["cmd"].as_str() {
         Some("facts") => Ok(json!({ "facts": format!("{:?}", context.facts()) })),
         Some("prepare") => {
             *kept = None;
-            let op = request["op"].as_str().ok_or("op")?;
-            let dtype = request["dtype"].as_str().ok_or("dtype")?.parse()?;
-            let case = Case::new(op, number("rows")?, number("cols")?, dtype, CHECKED_ROWS)?;
-            let mappings = match request.get("mappings") {
-                Some(list) => serde_json::from_value::<Vec<RowMapping>>(list.clone())?,
-                None => search::mappings(&case, dtype),
-            };
+            let case = case(&request, CHECKED_ROWS)?;
+            let mappings = mappings(&request, &case)?;
             let (new, report) = search::prepare(context, case.upload(context)?, &mappings)?;
             *kept = Some(new);
             Ok(report)
@@ -63,13 +86,7 @@ fn answer(context: &Arc<Context>, kept: &mut Option<Kept>, line: &str) -> Result
 }
 
 fn main() -> Result<(), Error> {
-    let context = match Context::open(0) {
-        Ok(context) => context,
-        Err(error) => {
-            println!("{}", json!({ "error": error.to_string() }));
-            return Ok(());
-        }
-    };
+    let context = Context::open(0);
     let mut kept = None;
     for line in std::io::stdin().lock().lines() {
         let reply = answer(&context, &mut kept, &line?)

@@ -1,18 +1,17 @@
 //! Which mappings are tried, and which is the fastest.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use tilewright_cuda::driver::{Context, CudaError, Function, Graph};
 use tilewright_cuda::{emit_for, target};
-use tilewright_ir::DType;
-use tilewright_ir::facts::Family;
 use tilewright_kernel::kernel::Kernel;
-use tilewright_kernel::lower::{Join, Options, lower};
+use tilewright_kernel::lower::{Options, lower};
 use tilewright_plan::mapping::{Mapping, Residency, RowMapping};
-use tilewright_plan::problem::rows::ahead_loads;
+use tilewright_plan::policy::gpu::Gpu;
+use tilewright_plan::{Request, Target, plan};
 
 use crate::case::{Case, Error, Problem};
 
@@ -20,8 +19,9 @@ use crate::case::{Case, Error, Problem};
 const SEARCH_US: f64 = 400.0;
 /// Device time of one measurement of the kept kernel, in microseconds.
 const MEASURE_US: f64 = 3000.0;
-/// Candidates that are timed as long as the kept kernel.
-const FINALISTS: usize = 6;
+/// Candidates of each kind of hint that are timed as long as the kept kernel, beside the default
+/// plan: short graphs favour what streams past the cache.
+const FINALISTS: usize = 3;
 /// Threads that lower and load candidates.
 const LOADERS: usize = 12;
 
@@ -52,126 +52,46 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Bytes of shared memory and threads that one core of an H200 holds.
-const SHARED: u64 = 228 << 10;
-const THREADS: u64 = 2048;
-/// Mappings that are tried with hints to the second-level cache, the fastest without.
+/// Mappings that are tried with every hint to the second-level cache: the fastest before.
 const HINTED: usize = 6;
 /// Bytes beyond which they are tried, a quarter of the second-level cache of an H200: less stays
 /// there by itself.
 const CACHED: u64 = 15 << 20;
 
-/// Columns from which rows are staged in shared memory, or several of them run side by side.
-const LONG: u64 = 16_384;
-/// Registers of a core, and those of a thread beside what it keeps.
-const REGISTERS: u64 = 65_536;
-const OTHERS: u64 = 40;
-
-/// Mappings for long rows in whole vectors: in shared memory, in as many groups as a core then
-/// holds, one or two rows at once; and in the registers of clusters, held to their share.
-fn long(base: RowMapping, per_worker: u64, dtype: DType, norm: bool, out: &mut Vec<RowMapping>) {
-    let threads = base.threads();
-    let base = RowMapping { cache: true, fuse: true, ..base };
-    for batch in [1u32, 2] {
-        let bytes = dtype.bytes() * per_worker * threads * u64::from(batch) + 2048;
-        let groups = (SHARED / bytes).min(THREADS / threads) as u32;
-        for resident in [groups, groups.saturating_sub(1)] {
-            if per_worker <= 128 && resident >= 2 {
-                out.push(RowMapping { stage: true, batch, resident, ..base });
-            }
-        }
-    }
-    if base.cluster == 1 {
-        return;
-    }
-    let kept = per_worker * dtype.bytes().min(4) / 4 + OTHERS;
-    let resident = (REGISTERS / (threads * kept)) as u32;
-    if norm && per_worker <= 64 && resident >= 2 {
-        out.push(RowMapping { resident, ..base });
-    }
-}
-
-/// The fastest mappings so far, with hints. Asynchronous copies carry none.
+/// The fastest mappings so far, with the hints that they weren't tried with. Asynchronous copies
+/// carry none.
 fn hinted(table: &[Value]) -> Vec<RowMapping> {
-    let time = |row: &Value| row["us"].as_f64().unwrap_or(f64::INFINITY);
-    let mut rows: Vec<&Value> = table.iter().filter(|r| r["us"].is_f64()).collect();
-    rows.sort_by(|a, b| time(a).total_cmp(&time(b)));
-    let parse = |row: &&Value| serde_json::from_value::<RowMapping>(row["mapping"].clone()).ok();
-    let best: Vec<RowMapping> = rows.iter().filter_map(parse).take(HINTED).collect();
-    let with = |m: &RowMapping| {
-        [Residency::Keep, Residency::Stream, Residency::Part]
-            .map(|residency| RowMapping { residency, ..*m })
+    let timed = |row: &Value| {
+        let mapping: RowMapping = serde_json::from_value(row["mapping"].clone()).ok()?;
+        Some((row["us"].as_f64()?, mapping))
     };
-    best.iter().filter(|m| m.residency.is_normal() && !m.stage).flat_map(with).collect()
-}
-
-/// Mappings that may win.
-pub fn mappings(case: &Case, dtype: DType) -> Vec<RowMapping> {
-    let cols = case.cols;
-    let widest = 16 / dtype.bytes();
-    let ahead: &[bool] = match &case.facts.family {
-        Family::Rows(facts) if !ahead_loads(&case.program, &facts.cache).is_empty() => {
-            &[true, false]
-        }
-        _ => &[false],
-    };
-    let clusters: &[u32] = match cols {
-        0..8192 => &[1],
-        8192..65536 => &[1, 2, 4, 8],
-        _ => &[4, 8, 16],
-    };
-    let mut out = Vec::new();
-    for &cluster in clusters {
-        for subgroups in [1u32, 2, 3, 4, 6, 8, 12, 16, 24, 32] {
-            for vector in [1u32, 2, 4, 8] {
-                if u64::from(vector) > widest {
-                    continue;
-                }
-                // Whole vectors where rows are aligned for them, single elements where not.
-                let aligned = cols.is_multiple_of(widest);
-                if aligned && u64::from(vector) * 2 < widest || !aligned && vector > 1 {
-                    continue;
-                }
-                // Narrow vectors don't win where each worker has many.
-                if aligned && cols >= LONG && u64::from(vector) < widest {
-                    continue;
-                }
-                let base = RowMapping { subgroups, cluster, vector, ..RowMapping::ONE };
-                let per_worker = cols.div_ceil(base.workers());
-                if aligned && cols >= LONG && per_worker >= 16 {
-                    long(base, per_worker, dtype, ahead.len() > 1, &mut out);
-                }
-                // A worker with nothing to do, or more than fits its registers, isn't worth a try.
-                let most = if cluster == 1 { 96 } else { 64 };
-                if per_worker > most || (subgroups * cluster > 1 && per_worker < vector.into()) {
-                    continue;
-                }
-                if per_worker > 32 && subgroups < 8 || cluster > 1 && subgroups < 4 {
-                    continue;
-                }
-                for &ahead in ahead {
-                    if ahead && per_worker > 24 {
-                        continue;
-                    }
-                    for pack in
-                        if subgroups == 1 && case.rows >= 256 { vec![1, 4] } else { vec![1] }
-                    {
-                        let m = RowMapping { cache: true, ahead, pack, ..base };
-                        out.push(m);
-                        // Several chains of additions where one would be long.
-                        if per_worker >= u64::from(4 * vector) && per_worker <= 32 {
-                            out.push(RowMapping { unroll: 4, accumulators: 4, ..m });
-                        }
-                    }
-                }
-                // Long rows of a norm are cheap to read again.
-                if per_worker > 32 && cluster == 1 {
-                    out.push(RowMapping { cache: false, ..base });
-                }
-            }
+    let mut rows: Vec<(f64, RowMapping)> = table.iter().filter_map(timed).collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let mut best: Vec<RowMapping> = Vec::new();
+    for (_, mapping) in &rows {
+        let plain = RowMapping { residency: Residency::Normal, ..*mapping };
+        if !plain.stage && !best.contains(&plain) && best.len() < HINTED {
+            best.push(plain);
         }
     }
-    out
+    let with = |m: &RowMapping| Residency::ALL.map(|residency| RowMapping { residency, ..*m });
+    let tried = |m: &RowMapping| rows.iter().any(|(_, other)| other == m);
+    best.iter().flat_map(with).filter(|m| !tried(m)).collect()
+}
+
+/// The legal mappings of the planner's space that take one launch, by its ranking: the first is the
+/// default plan.
+///
+/// # Errors
+/// The planner refuses the case.
+pub fn mappings(case: &Case) -> Result<Vec<RowMapping>, Error> {
+    let request = Request::new(&case.program, &case.facts).size("rows", case.rows);
+    let ranking = plan(&request, &Target::nvidia_h200(), &Gpu)?;
+    let candidate = |at: &usize| match ranking.candidates.get(*at)?.mapping {
+        Mapping::Rows(mapping) if mapping.split == 1 => Some(mapping),
+        _ => None,
+    };
+    Ok(ranking.order.iter().filter_map(candidate).collect())
 }
 
 /// A mapping's kernel on the device.
@@ -181,7 +101,7 @@ pub struct Loaded {
 }
 
 fn load(context: &Arc<Context>, case: &Case, mapping: RowMapping) -> Result<Loaded, Error> {
-    let options = Options { join: Join::Lane, ..Options::default() };
+    let options = Options::for_target(&Target::nvidia_h200());
     let lowered = lower(&case.program, &case.facts, &Mapping::Rows(mapping), &options)?;
     let [kernel] = lowered.launches.as_slice() else { return Err("several launches".into()) };
     let ptx = emit_for(kernel, target::limit(context.facts()))?;
@@ -214,11 +134,19 @@ pub fn load_all(
     done.into_iter().map(|(_, loaded)| loaded).collect()
 }
 
-/// What was tried: a table, and the fastest, best first.
+/// A candidate that is right: its time, in microseconds, and where it stands in the table.
+struct Right {
+    us: f64,
+    at: usize,
+    mapping: RowMapping,
+    loaded: Loaded,
+}
+
+/// What was tried: a table, and the fastest of each kind of hint with the first of all, best first.
 #[derive(Default)]
 struct Tried {
     table: Vec<Value>,
-    best: Vec<(f64, Loaded, Value)>,
+    best: Vec<Right>,
 }
 
 impl Tried {
@@ -241,9 +169,7 @@ impl Tried {
             match outcome {
                 Ok((us, loaded)) => {
                     row["us"] = us.into();
-                    let at = self.best.partition_point(|b| b.0 <= us);
-                    self.best.insert(at, (us, loaded, row.clone()));
-                    self.best.truncate(FINALISTS);
+                    self.keep(Right { us, at: self.table.len(), mapping: *mapping, loaded });
                 }
                 Err(error) => {
                     row["failed"] = error.to_string().chars().take(300).collect::<String>().into();
@@ -252,12 +178,24 @@ impl Tried {
             self.table.push(row);
         }
     }
+
+    /// Keeps a candidate while it is among the fastest of its kind, or the first of all.
+    fn keep(&mut self, right: Right) {
+        let at = self.best.partition_point(|other| other.us <= right.us);
+        self.best.insert(at, right);
+        let mut seen: HashMap<Residency, usize> = HashMap::new();
+        self.best.retain(|right| {
+            let seen = seen.entry(right.mapping.residency).or_default();
+            *seen += 1;
+            *seen <= FINALISTS || right.at == 0
+        });
+    }
 }
 
 /// Checks and times every mapping, and the fastest with hints to the second-level cache where it
-/// can't hold everything; times the fastest of all once more, as long as the kept one is timed
-/// later, because short graphs say little of what a cache holds in the long run. The fastest, and
-/// a table.
+/// can't hold everything; times the fastest of each kind, and the first, once more, as long as the
+/// kept one is timed later, because short graphs say little of what a cache holds in the long run.
+/// The fastest, and a table, whose rows have a `graph_us` where they were timed so.
 pub fn prepare(
     context: &Arc<Context>,
     problem: Problem,
@@ -267,27 +205,28 @@ pub fn prepare(
     tried.add(context, &problem, mappings);
     if problem.bytes() > CACHED {
         let hinted = hinted(&tried.table);
-        let new: Vec<RowMapping> = hinted.into_iter().filter(|m| !mappings.contains(m)).collect();
-        tried.add(context, &problem, &new);
+        tried.add(context, &problem, &hinted);
     }
-    let Tried { table, best } = tried;
-    let mut finals = Vec::new();
-    for (us, loaded, row) in best {
+    let Tried { mut table, best } = tried;
+    let mut fastest: Option<(f64, usize, Graph, usize, Function)> = None;
+    for Right { us, at, loaded, .. } in best {
         let launches = ((MEASURE_US / us) as usize).clamp(3, 500);
         let graph = graph(context, &problem, &loaded.kernel, &loaded.function, launches)?;
         graph.launch()?;
         let sample = |_| Ok(context.time(|| graph.launch())? / launches as f64);
         let us = median((0..3).map(sample).collect::<Result<Vec<f64>, Error>>()?);
-        finals.push((us, graph, launches, loaded.function, row));
+        table[at]["graph_us"] = us.into();
+        if fastest.as_ref().is_none_or(|other| us < other.0) {
+            fastest = Some((us, at, graph, launches, loaded.function));
+        }
     }
-    let fastest = finals.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
-    let Some((us, graph, launches, function, row)) = fastest else {
+    let Some((us, at, graph, launches, function)) = fastest else {
         let first = table.iter().find_map(|r| r["failed"].as_str()).unwrap_or("none was tried");
         return Err(format!("no mapping works: {first}").into());
     };
     let kept = Kept { graph, launches, _function: function, problem };
     kept.microseconds(context, 2)?;
-    Ok((kept, json!({ "best": row, "us": us, "candidates": table })))
+    Ok((kept, json!({ "best": table[at], "us": us, "candidates": table })))
 }
 
 /// By graphs, so that the host's launch rate doesn't decide between short kernels.

@@ -108,7 +108,7 @@ pub enum CodegenError {
 /// # Errors
 /// [`CodegenError`] names the construct that has no PTX form.
 pub fn emit(kernel: &Kernel, target: PtxTarget) -> Result<Ptx, CodegenError> {
-    emit_module(kernel, target, stated(kernel), false)
+    emit_module(kernel, target, false)
 }
 
 /// Emits the PTX module of a validated kernel for a device that takes `limit`: where it has them,
@@ -118,33 +118,10 @@ pub fn emit(kernel: &Kernel, target: PtxTarget) -> Result<Ptx, CodegenError> {
 /// [`CodegenError`] names the construct that has no PTX form.
 pub fn emit_for(kernel: &Kernel, limit: PtxTarget) -> Result<Ptx, CodegenError> {
     let dependent = limit.covers(PtxTarget::DEPENDENT_LAUNCHES);
-    emit_module(kernel, PtxTarget::BASE, stated(kernel), dependent)
+    emit_module(kernel, PtxTarget::BASE, dependent)
 }
 
-/// The groups on one core that a kernel states.
-fn stated(kernel: &Kernel) -> Option<u32> {
-    (kernel.resident > 0).then_some(kernel.resident)
-}
-
-/// As [`emit`], for `resident` groups on one core at the same time whatever the kernel states: the
-/// assembler then gives a thread no more registers than its share.
-///
-/// # Errors
-/// [`CodegenError`] names the construct that has no PTX form.
-pub fn emit_resident(
-    kernel: &Kernel,
-    target: PtxTarget,
-    resident: Option<u32>,
-) -> Result<Ptx, CodegenError> {
-    emit_module(kernel, target, resident, false)
-}
-
-fn emit_module(
-    kernel: &Kernel,
-    target: PtxTarget,
-    resident: Option<u32>,
-    dependent: bool,
-) -> Result<Ptx, CodegenError> {
+fn emit_module(kernel: &Kernel, target: PtxTarget, dependent: bool) -> Result<Ptx, CodegenError> {
     if kernel.lanes != 32 {
         return Err(CodegenError::Lanes { kernel: kernel.name.clone(), lanes: kernel.lanes });
     }
@@ -170,7 +147,7 @@ fn emit_module(
     emitter.prologue()?;
     emitter.block(&kernel.body)?;
     Ok(Ptx {
-        text: emitter.finish(head(kernel, target, threads as u32, resident)),
+        text: emitter.finish(head(kernel, target, threads as u32)),
         target,
         entry: kernel.name.clone(),
         threads: threads as u32,
@@ -181,7 +158,7 @@ fn emit_module(
 }
 
 /// What a module has before the declarations of its entry's registers.
-fn head(kernel: &Kernel, target: PtxTarget, threads: u32, resident: Option<u32>) -> String {
+fn head(kernel: &Kernel, target: PtxTarget, threads: u32) -> String {
     let mut params = Vec::new();
     for (_, arg) in kernel.args.iter() {
         let ty = match arg.kind {
@@ -197,7 +174,11 @@ fn head(kernel: &Kernel, target: PtxTarget, threads: u32, resident: Option<u32>)
     } else {
         ""
     };
-    let resident = resident.map(|n| format!(".minnctapersm {n}\n")).unwrap_or_default();
+    // The assembler then gives a thread no more registers than its share.
+    let resident = match kernel.resident {
+        0 => String::new(),
+        n => format!(".minnctapersm {n}\n"),
+    };
     // The innermost dimension of the grid is x.
     let cluster = match kernel.cluster {
         1 => String::new(),

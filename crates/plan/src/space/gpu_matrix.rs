@@ -133,17 +133,7 @@ pub fn candidates(
     let mut out = Vec::new();
     for (tile, lanes) in TILES {
         for warps in WARPS {
-            let base = GpuMatrixMapping {
-                warps,
-                lanes,
-                tile,
-                depth: 0,
-                stages: 2,
-                unroll: 1,
-                slices: 1,
-                copy: copies,
-                resident: 1,
-            };
+            let base = GpuMatrixMapping { copy: copies, ..block(warps, lanes, tile) };
             let block = base.block();
             // A block twice as long as the output computes nothing more than half of it does.
             if [m, n].iter().zip(block).any(|(size, b)| b > 16 && b / 2 >= *size) {
@@ -358,17 +348,7 @@ fn smallest(problem: &MatrixProblem) -> Vec<GpuMatrixMapping> {
 
 /// A mapping of a block, with the rest to be chosen.
 fn block(warps: [u32; 3], lanes: [u32; 2], tile: [u32; 2]) -> GpuMatrixMapping {
-    GpuMatrixMapping {
-        warps,
-        lanes,
-        tile,
-        depth: 0,
-        stages: 2,
-        unroll: 1,
-        slices: 1,
-        copy: [1, 1],
-        resident: 1,
-    }
+    GpuMatrixMapping { warps, lanes, tile, ..GpuMatrixMapping::ONE }
 }
 
 /// Register tile of a worker and the group's warps.

@@ -85,17 +85,8 @@ pub fn mappings(problem: &MatrixProblem, gpu: &GpuFacts) -> Vec<GpuMatrixMapping
             out.push(GpuMatrixMapping { resident: held, ..mapping });
         }
     };
-    let base = GpuMatrixMapping {
-        warps: [1; 3],
-        lanes: [1, 1],
-        tile: [short; 2],
-        depth: 0,
-        stages: 1,
-        unroll: 1,
-        slices: 1,
-        copy: [1, 1],
-        resident: 1,
-    };
+    let base =
+        GpuMatrixMapping { lanes: [1, 1], tile: [short; 2], stages: 1, ..GpuMatrixMapping::ONE };
     let width = problem.along[0].min(problem.along[1]);
     if width > 0 && problem.reassociable {
         for tile in [1, 2, 4] {
