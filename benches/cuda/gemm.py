@@ -1,11 +1,13 @@
 """Strict FP32 products on a CUDA device: ours (through the worker) and cuBLAS (torch.mm, no TF32).
 
-usage: gemm.py WORKER OUT.json [SECONDS [MxNxK[nt|tn|tt],... [LIMIT]]]
+usage: gemm.py WORKER OUT.json [--seconds S] [--shapes MxNxK[nt|tn|tt],...] [--limit N]
 
 Both peers of a case are timed in turn, several rounds, by CUDA graphs of back-to-back launches;
-medians. An A/A row (ours twice) gives the noise floor of the case. LIMIT mappings of the planner's
-space are tried for each case, its best first; what the first one took is the time of a default plan.
+medians. An A/A row (ours twice) gives the noise floor of the case. The first `--limit` mappings of
+the planner's ranking are tried for each case; what the first one took is the time of a default plan.
+The exit status is 1 where a case has no result.
 """
+import argparse
 import json
 import math
 import re
@@ -36,23 +38,33 @@ def describe(row):
             f"z{m['slices']} c{m['copy']} regs {row.get('registers')} r{row.get('groups_per_core')}")
 
 
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("worker")
+    parser.add_argument("out")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--shapes", type=lambda text: text.split(","))
+    parser.add_argument("--limit", type=int, default=64)
+    return parser.parse_args()
+
+
 def main():
+    options = arguments()
     torch.backends.cuda.matmul.allow_tf32 = False
-    worker = Worker(sys.argv[1])
-    deadline = time.time() + float(sys.argv[3]) if len(sys.argv) > 3 else None
+    worker = Worker(options.worker)
+    deadline = time.time() + options.seconds
     cases = [(shape, "nn") for shape in SHAPES]
-    if len(sys.argv) > 4 and sys.argv[4] != "all":
-        found = [re.fullmatch(r"(\d+)x(\d+)x(\d+)(nt|tn|tt)?", s) for s in sys.argv[4].split(",")]
+    if options.shapes:
+        found = [re.fullmatch(r"(\d+)x(\d+)x(\d+)(nt|tn|tt)?", s) for s in options.shapes]
         cases = [(tuple(map(int, s.groups()[:3])), s[4] or "nn") for s in found]
-    limit = int(sys.argv[5]) if len(sys.argv) > 5 else 64
     print(worker.ask(cmd="facts"))
     results = {"torch": torch.__version__, "cases": []}
     for (m, n, k), trans in cases:
-        if deadline and time.time() > deadline:
+        if time.time() > deadline:
             print("out of time")
             break
         started = time.time()
-        ours = worker.ask(cmd="prepare", m=m, n=n, k=k, trans=trans, limit=limit)
+        ours = worker.ask(cmd="prepare", m=m, n=n, k=k, trans=trans, limit=options.limit)
         prepared = time.time() - started
         a = torch.rand(*((k, m) if trans[0] == "t" else (m, k)), device="cuda") * 2 - 1
         b = torch.rand(*((n, k) if trans[1] == "t" else (k, n)), device="cuda") * 2 - 1
@@ -88,12 +100,15 @@ def main():
               f"{ours.get('error') or ''} {failed[0][:120] if failed else ''}", flush=True)
         del a, b, c, peer
         torch.cuda.empty_cache()
-    with open(sys.argv[2], "w") as f:
-        json.dump(results, f)
+        with open(options.out, "w") as f:
+            json.dump(results, f)
     ratios = [case["ratio"] for case in results["cases"] if case["ratio"] > 0]
     if ratios:
         print("cases", len(ratios), "geomean", math.exp(sum(map(math.log, ratios)) / len(ratios)),
               "under 0.97:", sum(r < 0.97 for r in ratios))
+    if len(ratios) < len(cases):
+        sys.exit(f"{len(ratios)} of {len(cases)} cases have a result")
 
 
-main()
+if __name__ == "__main__":
+    main()

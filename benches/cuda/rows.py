@@ -1,12 +1,18 @@
 """Row kernels on a CUDA device: ours (through the worker), PyTorch eager, torch.compile, Triton.
 
-usage: rows.py WORKER OUT.json [SECONDS [EARLIER.json [ROWSxCOLUMNS,...] [shared]]]
+usage: rows.py WORKER OUT.json [--seconds S] [--shapes ROWSxCOLUMNS,...] [--limit N]
+                               [--earlier EARLIER.json] [--shared] [--warmed]
+       rows.py --warm
 
 Every peer of a case is timed in turn, several rounds, by CUDA graphs of back-to-back launches;
-medians. An A/A row (ours twice) gives the noise floor of the case. With the output of an earlier
-run, only the mappings that were fastest there are tried again. `shared` puts peers on the tensors of
-ours, those of 4 MiB or more: on the same pages, but slower for them (RESULTS.md).
+medians. An A/A row (ours twice) gives the noise floor of the case. The first `--limit` mappings of
+the planner's ranking are tried for each case, the fastest of them with every hint to the cache; with
+the output of an earlier run, only those that were fastest there. `default` is the time of the
+ranking's first. `--shared` puts peers on the tensors of ours, those of 4 MiB or more: on the same
+pages, but slower for them (RESULTS.md). `--warm` compiles the peers of all cases and ends;
+`--warmed` relies on that. The exit status is 1 where a case has no result.
 """
+import argparse
 import json
 import math
 import statistics
@@ -39,20 +45,41 @@ def shortlist(earlier, case):
     return {}
 
 
-def measure(worker, case, earlier):
+def arguments():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("worker", nargs="?")
+    parser.add_argument("out", nargs="?")
+    parser.add_argument("--seconds", type=float, default=math.inf)
+    parser.add_argument("--shapes", type=lambda text: text.split(","))
+    parser.add_argument("--limit", type=int, default=64)
+    parser.add_argument("--earlier")
+    for flag in ["--shared", "--warmed", "--warm"]:
+        parser.add_argument(flag, action="store_true")
+    options = parser.parse_args()
+    if not options.warm and options.out is None:
+        parser.error("WORKER and OUT.json are missing")
+    return options
+
+
+def measure(worker, case, earlier, options):
     op, rows, n, dtype = case
     started = time.time()
     ours = worker.ask(cmd="prepare", op=op, rows=rows, cols=n, dtype=dtype,
-                      **shortlist(earlier, case))
+                      limit=options.limit, **shortlist(earlier, case))
     prepared = time.time() - started
     buffers = []
-    if sys.argv[-1] == "shared":
+    if options.shared:
         buffers = worker.ask(cmd="share", least=SHARED).get("buffers", [])
     opened = Opened(buffers, (rows, n), DTYPES[dtype])
     try:
         return compare(worker, case, ours, prepared, opened)
     finally:
         opened.close()
+
+
+def default_of(tried):
+    """The time of the first mapping: by a long graph where it was timed by one."""
+    return tried and (tried[0].get("graph_us") or tried[0].get("us"))
 
 
 def compare(worker, case, ours, prepared, opened):
@@ -95,26 +122,24 @@ def compare(worker, case, ours, prepared, opened):
             "tb_per_s": 2 * rows * n * x.element_size() / med["ours"] * 1e-6,
             "triton": best and best[1], "shared": opened.read is not None,
             "prepare_s": prepared, "best": ours.get("best"), "error": ours.get("error"),
-            "candidates": ours.get("candidates")}
+            "default": default_of(ours.get("candidates")), "candidates": ours.get("candidates")}
 
 
 def main():
-    began = time.time()
-    deadline = began + float(sys.argv[3]) if len(sys.argv) > 3 else math.inf
+    began, options = time.time(), arguments()
+    deadline = began + options.seconds
     earlier = {}
-    if len(sys.argv) > 4 and sys.argv[4] != "-":
-        with open(sys.argv[4]) as f:
+    if options.earlier:
+        with open(options.earlier) as f:
             earlier = json.load(f)
-    shapes = SHAPES
-    if len(sys.argv) > 5 and sys.argv[5] != "shared":
-        wanted = sys.argv[5].split(",")
-        shapes = [s for s in SHAPES if f"{s[0]}x{s[1]}" in wanted]
+    shapes = [s for s in SHAPES if not options.shapes or f"{s[0]}x{s[1]}" in options.shapes]
     cases = [(op, rows, n, dtype) for rows, n in shapes for dtype in DTYPES for op in OPS]
-    warming = warm(cases)
-    for process in warming:
+    for process in [] if options.warmed else warm(cases):
         process.join(timeout=max(1.0, min(120.0, deadline - time.time())))
-    print(f"peers compiled after {time.time() - began:.0f} s")
-    worker = Worker(sys.argv[1])
+    print(f"peers compiled after {time.time() - began:.0f} s", flush=True)
+    if options.warm:
+        return
+    worker = Worker(options.worker)
     print(worker.ask(cmd="facts"))
     results = {"torch": torch.__version__, "triton": triton.__version__, "cases": [], "copy": [],
                "empty": {g: worker.ask(cmd="empty", groups=g) for g in [1, 132, 1024]}}
@@ -134,18 +159,20 @@ def main():
         if time.time() > deadline:
             print("out of time")
             break
-        row = measure(worker, case, earlier)
+        row = measure(worker, case, earlier, options)
         results["cases"].append(row)
         torch.cuda.empty_cache()
         m = (row["best"] or {}).get("mapping") or {}
         med = row["median"]
         print(f"{row['rows']}x{row['cols']} {row['dtype']} {row['op']} {med['ours']:.2f} "
+              f"d{row['default'] or math.nan:.2f} "
               + " ".join(f"{k[0]}{v:.2f}" for k, v in med.items() if not k.startswith("ours"))
               + f" ratio {row['ratio']:.3f} floor {row['floor']:.3f} {row['tb_per_s']:.2f} "
               f"C{m.get('cluster', 1)}S{m.get('subgroups')}V{m.get('vector')}"
               f"A{m.get('accumulators')}{'c' if m.get('cache') else ''}"
-              f"{'a' if m.get('ahead') else ''} {row['error'] or ''}", flush=True)
-        with open(sys.argv[2], "w") as f:
+              f"{'a' if m.get('ahead') else ''} {m.get('residency', '')} {row['error'] or ''}",
+              flush=True)
+        with open(options.out, "w") as f:
             json.dump(results, f)
     rows = [c for c in results["cases"] if math.isfinite(c["ratio"]) and c["ratio"] > 0]
     if rows:
@@ -155,6 +182,8 @@ def main():
               "losses", sum(r < -c["floor"] for r, c in zip(logs, rows)),
               "under 0.95:", sum(c["ratio"] < 0.95 for c in rows),
               f"after {time.time() - began:.0f} s")
+    if len(rows) < len(cases):
+        sys.exit(f"{len(rows)} of {len(cases)} cases have a result")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def products(cases):
         default = f"{c['default']:.2f}" if c.get("default") else "–"
         print(f"| {c['m']}×{c['n']}×{c['k']}{trans} | {med['ours']:.2f} | {default} | {med['cublas']:.2f} "
               f"| {c['ratio']:.3f} | {c['floor']:.3f} | {c['tflops']:.1f} |")
-    ratios = [c["ratio"] for c in cases]
+    ratios = [c["ratio"] for c in cases if c["ratio"] > 0]
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(f"\n{len(cases)} cases, geometric mean {mean:.3f}, smallest {min(ratios):.3f}.")
 
@@ -30,17 +30,19 @@ def main():
     copies = {}
     for c in results["copy"]:
         copies[c["mib"]] = min(c["us"], c["memcpy_us"])
-    print("| rows×columns | dtype | op | ours | eager | compile | triton | ratio | floor | TB/s "
-          "| of copy |")
-    print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("| rows×columns | dtype | op | ours | default plan | eager | compile | triton | ratio | floor "
+          "| TB/s | of copy |")
+    print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     logs = []
-    for c in sorted(results["cases"], key=lambda c: (c["rows"] * c["cols"], c["dtype"], c["op"])):
+    cases = [c for c in results["cases"] if c["ratio"] > 0]  # the others have no result
+    for c in sorted(cases, key=lambda c: (c["rows"] * c["cols"], c["dtype"], c["op"])):
         med, size = c["median"], 4 if c["dtype"] == "f32" else 2
         one = c["rows"] * c["cols"] * size
         copy = copies.get(one >> 20)
         share = f"{100 * copy / med['ours']:.0f} %" if copy and 2 * one >= BIG else ""
+        default = f"{c['default']:.2f}" if c.get("default") else "–"
         peers = " | ".join(f"{med[p]:.2f}" if p in med else "–" for p in ["eager", "compile", "triton"])
-        print(f"| {c['rows']}×{c['cols']} | {c['dtype']} | {c['op']} | {med['ours']:.2f} | {peers} "
+        print(f"| {c['rows']}×{c['cols']} | {c['dtype']} | {c['op']} | {med['ours']:.2f} | {default} | {peers} "
               f"| {c['ratio']:.3f} | {c['floor']:.3f} | {c['tb_per_s']:.2f} | {share} |")
         logs.append((math.log(c["ratio"]), c["floor"]))
     mean = math.exp(sum(l for l, _ in logs) / len(logs))

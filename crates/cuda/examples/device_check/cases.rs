@@ -3,7 +3,7 @@
 use tilewright_engine::check::LaunchValues;
 use tilewright_ir::ops::{EpilogueStep, OpRequest, ShapeForm, Trans, catalog};
 use tilewright_ir::{DType, Program};
-use tilewright_plan::mapping::{Mapping, RowMapping};
+use tilewright_plan::mapping::{Mapping, Residency, RowMapping};
 
 use crate::Error;
 
@@ -171,6 +171,43 @@ pub fn few() -> Result<Vec<Case>, Error> {
     cases.push(case("gemm", OpRequest { epilogue, beta: 0.5, ..f32(&[61, 127, 96]) })?);
     cases.push(case("gemm", OpRequest { strided: true, ..f32(&[61, 127, 96]) })?);
     cases.push(case("bgemm", OpRequest::shaped(DType::BF16, &[2, 9, 7, 5]))?);
+    Ok(cases)
+}
+
+/// One kernel of each kind, for a memory checker in little time: rows in a subgroup, in a group, in
+/// a cluster, staged alone and side by side, with hints, over several launches; products in tiles, in
+/// slices, in place, with an epilogue.
+pub fn brief() -> Result<Vec<Case>, Error> {
+    let mut cases = vec![
+        case("softmax", OpRequest::shaped(DType::F32, &[5, 33]))?,
+        case("rmsnorm", OpRequest::shaped(DType::BF16, &[5, 1537]))?,
+        case("softmax", OpRequest::shaped(DType::F32, &[1, 300_001]))?,
+    ];
+    let part = Residency::Part;
+    let cluster = RowMapping {
+        subgroups: 4,
+        cluster: 4,
+        vector: 8,
+        cache: true,
+        fuse: true,
+        ..RowMapping::ONE
+    };
+    for (name, mapping) in [
+        ("cluster", RowMapping { residency: part, ..cluster }),
+        ("staged", RowMapping { stage: true, resident: 2, ..cluster }),
+        ("side by side", RowMapping { stage: true, batch: 2, resident: 2, ..cluster }),
+    ] {
+        let mut case = case("layernorm", OpRequest::shaped(DType::BF16, &[3, 16_384]))?;
+        case.mapping = Some(Mapping::Rows(mapping));
+        case.name.push_str(&format!(" {name}"));
+        cases.push(case);
+    }
+    let f32 = |shape: &[u64]| OpRequest::shaped(DType::F32, shape);
+    cases.push(case("gemm", OpRequest { trans: Trans::Tn, ..f32(&[33, 65, 17]) })?);
+    cases.push(case("gemm", OpRequest { trans: Trans::Nt, ..f32(&[16, 96, 2048]) })?);
+    cases.push(case("gemm", f32(&[1, 257, 1028]))?);
+    let epilogue = vec![EpilogueStep::Bias, EpilogueStep::Gelu];
+    cases.push(case("gemm", OpRequest { epilogue, beta: 0.5, ..f32(&[61, 127, 96]) })?);
     Ok(cases)
 }
 

@@ -4,9 +4,9 @@
 //! `device_check facts` says what the driver tells; `check` runs every op in every type that it
 //! takes over shapes at the thresholds; `gemm` runs products of all storages, ragged, unaligned,
 //! batched, with epilogues; `paths` runs long rows,
-//! thin products, long grids and open sizes; `few` is a short list for a memory checker; `host` prints times of PTX
-//! generation, from a ready context to a checked result, and of launches; `ptx` the first of these,
-//! without a device.
+//! thin products, long grids and open sizes; `few` is a short list for a memory checker, `brief` one
+//! kernel of each kind; `host` prints times of PTX generation, from a ready context to a checked
+//! result, and of launches; `ptx` the first of these, without a device.
 
 mod cases;
 mod host;
@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use cases::{Case, all_ops, few, paths, products, values};
+use cases::{Case, all_ops, brief, few, paths, products, values};
 use tilewright_cuda::CudaDevice;
 use tilewright_engine::check::run_checked;
 use tilewright_engine::timing::{TimingOptions, measure_bound};
@@ -133,6 +133,7 @@ fn main() -> Result<(), Error> {
                 "gemm" => check_all(&engine, &products()?, 1, true),
                 "paths" => check_all(&engine, &paths()?, 1, true),
                 "few" => check_all(&engine, &few()?, 1, false),
+                "brief" => check_all(&engine, &brief()?, 1, false),
                 other => return Err(format!("no mode `{other}`").into()),
             }
         }
