@@ -150,7 +150,7 @@ fn case<'a>(
     let own = Metric::of_selection(&protocol.selection)?;
     let value = |round: &Round, path: &str, metric: Metric| {
         let run = round.case(id)?.run(path)?;
-        metric.value(&run.timing).filter(|_| run.valid())
+        metric.quantile(&run.timing, protocol.replay.time_quantile()).filter(|_| run.valid())
     };
     let paths = protocol.paths.get(&label.case.family)?.iter().map(|path| {
         let times: Vec<f64> = rounds.iter().filter_map(|r| value(r, path, own)).collect();

@@ -66,7 +66,7 @@ rules! {
     SearchTrials "search.trials" "Every candidate has one trial, and every valid trial every round that was due."
     SearchSamples "search.samples" "Every round has every sample; no time is zero."
     SearchOrder "search.order" "Each round measured the candidates in its rotated or reversed order."
-    SearchFurther "search.further" "After the planned rounds exactly those were measured again whose rounds spread beyond the limit, up to the most rounds."
+    SearchFurther "search.further" "After the planned rounds exactly those were measured again whose rounds spread beyond the limit, and the fastest of the planned rounds, up to the most rounds of either."
     SearchAlternate "search.alternate" "Where rounds of cases alternate, no case's round began before the round before it of any other."
     SearchDisturbed "search.disturbed" "No training case's rounds spread beyond the limit in the end, unless an entry says so."
     SearchOutputs "search.outputs" "Every output was compared whole with the oracle, guards intact and inputs unchanged, before a time counted."

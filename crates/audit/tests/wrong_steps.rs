@@ -103,12 +103,23 @@ fn further_rounds() {
         relabel(&mut v["trials"][3]);
     });
     wrong("one that wasn't due", DISTURBED, &["search.further"], |v| {
+        let due = v["rounds"][2]["order"].as_array().unwrap().clone();
+        let undue = (0..6).find(|c| !due.contains(&json!(c))).unwrap();
         let order = v["rounds"][0]["order"].as_array().unwrap().clone();
         v["rounds"][2]["order"] =
-            order.into_iter().filter(|c| *c == json!(1) || *c == json!(3)).collect();
-        let again = v["trials"][1]["rounds"][0].clone();
-        v["trials"][1]["rounds"].as_array_mut().unwrap().push(again);
-        relabel(&mut v["trials"][1]);
+            order.into_iter().filter(|c| due.contains(c) || *c == json!(undue)).collect();
+        let again = v["trials"][undue]["rounds"][0].clone();
+        v["trials"][undue]["rounds"].as_array_mut().unwrap().push(again);
+        relabel(&mut v["trials"][undue]);
+    });
+    // Two finalists get a third round.
+    wrong("a finalist without its last round", DISTURBED, &["search.further"], |v| {
+        let due = v["rounds"][2]["order"].as_array().unwrap().clone();
+        let last = due.iter().position(|c| *c != json!(3)).unwrap();
+        remove(&mut v["rounds"][2]["order"], last);
+        let trial = due[last].as_u64().unwrap() as usize;
+        remove(&mut v["trials"][trial]["rounds"], 2);
+        relabel(&mut v["trials"][trial]);
     });
     wrong("a round that was removed", DISTURBED, &["search.trials", "search.further"], |v| {
         remove(&mut v["trials"][3]["rounds"], 1);
@@ -137,6 +148,7 @@ fn disturbed_cases_are_recorded() {
         if p != SEARCH {
             return;
         }
+        v["rounds"].as_array_mut().unwrap().truncate(2);
         for k in 0..2 {
             let round = v["rounds"][k].clone();
             v["rounds"].as_array_mut().unwrap().push(round);
@@ -301,7 +313,7 @@ fn choices() {
         v["selection"]["winner"] = json!(4);
         let fresh = v["trials"][4].clone();
         v["selection"]["fresh"] = fresh;
-        remove(&mut v["selection"]["fresh"]["rounds"], 1);
+        v["selection"]["fresh"]["rounds"].as_array_mut().unwrap().truncate(1);
         let ns = v["selection"]["fresh"]["rounds"][0]["batch_ns"].as_array().unwrap();
         let mut ns: Vec<f64> = ns.iter().map(|n| n.as_f64().unwrap()).collect();
         ns.sort_by(f64::total_cmp);

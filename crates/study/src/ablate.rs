@@ -325,8 +325,8 @@ fn interleaved(
     for slot in order {
         all[*slot] = bench.start(*slot, protocol)?.ok();
     }
-    for _ in 0..protocol.samples {
-        for slot in order {
+    for pass in 0..protocol.samples {
+        for slot in order::pass(order.len(), pass).into_iter().map(|at| &order[at]) {
             let Some(samples) = &mut all[*slot] else { continue };
             let on_device = samples.device_repetitions.filter(|_| metric == Metric::Device);
             let (time, into) = match on_device {
@@ -341,7 +341,8 @@ fn interleaved(
             }
         }
     }
-    Ok(all.into_iter().map(|s| s.and_then(|s| s.value(metric))).collect())
+    let time = |s: Samples| s.quantile(metric, protocol.time_quantile());
+    Ok(all.into_iter().map(|s| s.and_then(time)).collect())
 }
 
 /// Effects of each factor from its first level to each other one, at every combination of the

@@ -1,8 +1,11 @@
 //! Measurements side by side: sample i of every path before sample i + 1 of any, so that a
-//! disturbance of the machine meets all paths alike.
+//! disturbance of the machine meets all paths alike. Each pass has another order in which other
+//! paths stand side by side, since what a path leaves behind (threads of a library that still spin,
+//! a full cache) meets the next one.
 
 use crate::bench::{Bench, Failed};
 use crate::error::StudyError;
+use crate::order;
 use crate::protocol::{Protocol, Samples};
 
 /// What is measured.
@@ -45,11 +48,11 @@ pub fn measure(
         (Phase::Device, protocol.samples),
     ];
     for (phase, count) in phases {
-        for _ in 0..count {
-            for (path, result) in paths.iter().zip(&mut results) {
-                let Ok(samples) = result else { continue };
-                if let Err(failed) = sample(bench, protocol, phase, *path, samples)? {
-                    *result = Err(failed);
+        for pass in 0..count {
+            for at in order::pass(paths.len(), pass) {
+                let Ok(samples) = &mut results[at] else { continue };
+                if let Err(failed) = sample(bench, protocol, phase, paths[at], samples)? {
+                    results[at] = Err(failed);
                 }
             }
         }

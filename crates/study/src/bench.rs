@@ -504,6 +504,8 @@ impl<'a> Bench<'a> {
             return Ok(Ok(()));
         }
         let request = self.control_request(subject, seed)?;
+        // Whatever the answer, the case before is closed.
+        self.controls[at].opened = None;
         Ok(match self.ask_control(at, &request, PATIENCE) {
             Ok(Reply::Opened { preallocated, .. }) => {
                 self.controls[at].preallocated = preallocated;

@@ -30,6 +30,19 @@ pub fn replay(n: usize, offset: usize, round: usize) -> Vec<usize> {
     order
 }
 
+/// The order of `n` paths in one pass of samples, where position j is of path
+/// z(j) + pass mod n with z = 0, 1, n−1, 2, n−2, …, reversed in every other run of n passes. Pass 0
+/// begins with path 0. In n passes, 2n for odd n, each path follows each other equally often
+/// (Williams, "Experimental designs balanced for the estimation of residual effects", 1949).
+pub fn pass(n: usize, pass: usize) -> Vec<usize> {
+    let zigzag = |j: usize| if j % 2 == 1 { j.div_ceil(2) } else { (n - j / 2) % n };
+    let mut order: Vec<usize> = (0..n).map(|j| (zigzag(j) + pass % n) % n).collect();
+    if pass / n.max(1) % 2 == 1 {
+        order.reverse();
+    }
+    order
+}
+
 /// 0 … n−1 rotated left.
 pub fn rotation(n: usize, by: usize) -> Vec<usize> {
     (0..n).map(|i| (i + by) % n).collect()
@@ -79,6 +92,27 @@ mod tests {
                     assert_eq!(*count, if a == b { 0 } else { n }, "{a} before {b} of {n}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn passes_put_each_path_after_each_other_equally_often() {
+        assert_eq!(pass(0, 3), [0usize; 0]);
+        assert_eq!(pass(1, 3), [0]);
+        assert_eq!(pass(4, 0), [0, 1, 3, 2]);
+        assert_eq!(pass(4, 1), [1, 2, 0, 3]);
+        assert_eq!(pass(4, 5), [3, 0, 2, 1]);
+        for n in 2..10 {
+            let mut after = vec![vec![0; n]; n];
+            for i in 0..2 * n {
+                let order = pass(n, i);
+                order.windows(2).for_each(|pair| after[pair[0]][pair[1]] += 1);
+                let mut all = order;
+                all.sort_unstable();
+                assert_eq!(all, (0..n).collect::<Vec<_>>());
+            }
+            let even = |a: usize, b: usize| after[a][b] == if a == b { 0 } else { 2 };
+            assert!((0..n).all(|a| (0..n).all(|b| even(a, b))), "{n}: {after:?}");
         }
     }
 

@@ -39,6 +39,20 @@ pub struct Remeasure {
     pub spread: f64,
 }
 
+/// How often a search measures its fastest candidates.
+///
+/// The smallest of many noisy labels is mostly luck, and every regret is relative to it. So the
+/// `candidates` fastest by the label of the planned rounds get further rounds until they have
+/// `rounds` of them; every round counts, and the set doesn't change with what they show.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Finals {
+    /// Rounds of a finalist, the planned ones among them.
+    pub rounds: usize,
+    /// How many candidates of a case are finalists.
+    pub candidates: usize,
+}
+
 /// Settings of a measurement.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -69,12 +83,30 @@ pub struct Protocol {
     /// Further rounds of a search.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remeasure: Option<Remeasure>,
+    /// Further rounds of a search's fastest candidates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finals: Option<Finals>,
+    /// Which quantile of a path's samples is its time in a round of a replay; the median if `None`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time_quantile: Option<f64>,
 }
 
 impl Protocol {
     /// The quantile of the rounds' values that is the label.
     pub fn quantile(&self) -> f64 {
         self.label_quantile.unwrap_or(0.5)
+    }
+
+    /// The quantile of the samples of a replay's round that is the time.
+    pub fn time_quantile(&self) -> f64 {
+        self.time_quantile.unwrap_or(0.5)
+    }
+
+    /// Most rounds that a search of this protocol can have.
+    pub fn most_rounds(&self) -> usize {
+        let remeasure = self.remeasure.map_or(0, |further| further.rounds);
+        let finals = self.finals.map_or(0, |finals| finals.rounds);
+        self.rounds.max(remeasure).max(finals)
     }
 }
 
@@ -254,6 +286,8 @@ mod tests {
             interleaved: false,
             label_quantile: None,
             remeasure: None,
+            finals: None,
+            time_quantile: None,
         }
     }
 

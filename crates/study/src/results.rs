@@ -56,11 +56,13 @@ impl Case<'_> {
     }
 }
 
-/// The value of a path in a round, if it is valid.
+/// The time of a path in a round, if it is valid.
 fn value(round: Option<&ReplayRound>, case: &str, path: &str, metric: Metric) -> Option<f64> {
-    let case = round?.cases.iter().find(|c| c.case == case)?;
+    let round = round?;
+    let case = round.cases.iter().find(|c| c.case == case)?;
     let run = case.runs.iter().find(|r| r.path == path)?;
-    run.samples.value(metric).filter(|_| run.outcome == Outcome::Valid)
+    let time = run.samples.quantile(metric, round.protocol.time_quantile());
+    time.filter(|_| run.outcome == Outcome::Valid)
 }
 
 impl Evidence<'_> {

@@ -20,7 +20,7 @@
 use crate::canonical::sha256;
 use crate::case::{Case, CaseFamily, CaseSet};
 use crate::error::StudyError;
-use crate::protocol::{Buffers, Protocol, Remeasure};
+use crate::protocol::{Buffers, Finals, Protocol, Remeasure};
 use crate::stats::VerdictRule;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -168,6 +168,8 @@ struct SearchFile {
     most_rounds: Option<usize>,
     spread: f64,
     label_quantile: f64,
+    final_rounds: Option<usize>,
+    finalists: usize,
     interleaved: bool,
     samples: usize,
     single_samples: usize,
@@ -186,6 +188,8 @@ impl Default for SearchFile {
             most_rounds: None,
             spread: 0.05,
             label_quantile: 0.5,
+            final_rounds: None,
+            finalists: 16,
             interleaved: false,
             samples: 3,
             single_samples: 0,
@@ -208,6 +212,7 @@ struct ReplayFile {
     sample_ms: f64,
     warmup_ms: f64,
     deadline_ms: u64,
+    time_quantile: f64,
     interleaved: bool,
 }
 
@@ -220,6 +225,7 @@ impl Default for ReplayFile {
             sample_ms: 10.0,
             warmup_ms: 20.0,
             deadline_ms: 30_000,
+            time_quantile: 0.5,
             interleaved: true,
         }
     }
@@ -377,6 +383,7 @@ impl Study {
             ("search.single_samples", s.single_samples, 0, 1000),
             ("search.shortlist", s.shortlist, 1, 10_000),
             ("search.rotate", s.rotate, 1, 1000),
+            ("search.finalists", s.finalists, 1, 1000),
             ("replay.rounds", r.rounds, 1, 1000),
             ("replay.samples", r.samples, 1, 1000),
             ("replay.single_samples", r.single_samples, 0, 1000),
@@ -395,13 +402,14 @@ impl Study {
         if !(s.spread > 0.0 && s.spread <= 1.0) {
             return Err(format!("`search.spread` must be above 0 and at most 1, not {}", s.spread));
         }
-        if !(0.1..=0.75).contains(&s.label_quantile) {
-            return Err(format!(
-                "`search.label_quantile` must be 0.1 to 0.75, not {}",
-                s.label_quantile
-            ));
+        for (name, q) in
+            [("search.label_quantile", s.label_quantile), ("replay.time_quantile", r.time_quantile)]
+        {
+            if !(0.1..=0.75).contains(&q) {
+                return Err(format!("`{name}` must be 0.1 to 0.75, not {q}"));
+            }
         }
-        let label_quantile = (s.label_quantile != 0.5).then_some(s.label_quantile);
+        let unlike_median = |q: f64| (q != 0.5).then_some(q);
         let remeasure = match s.most_rounds {
             Some(most) if most < s.rounds || most > 100 => {
                 return Err(format!(
@@ -410,6 +418,16 @@ impl Study {
                 ));
             }
             Some(most) if most > s.rounds => Some(Remeasure { rounds: most, spread: s.spread }),
+            _ => None,
+        };
+        let finals = match s.final_rounds {
+            Some(rounds) if rounds < s.rounds || rounds > 100 => {
+                return Err(format!(
+                    "`search.final_rounds` must be `search.rounds` ({}) to 100, not {rounds}",
+                    s.rounds
+                ));
+            }
+            Some(rounds) if rounds > s.rounds => Some(Finals { rounds, candidates: s.finalists }),
             _ => None,
         };
         let buffers = if s.rotate > 1 { Buffers::Rotated } else { Buffers::Warm };
@@ -423,8 +441,10 @@ impl Study {
             buffers,
             sets: s.rotate,
             interleaved: s.interleaved,
-            label_quantile,
+            label_quantile: unlike_median(s.label_quantile),
             remeasure,
+            finals,
+            time_quantile: None,
         };
         let mut replay = Protocol {
             warmup_ns: ms("replay.warmup_ms", r.warmup_ms)?,
@@ -438,6 +458,8 @@ impl Study {
             interleaved: r.interleaved,
             label_quantile: None,
             remeasure: None,
+            finals: None,
+            time_quantile: unlike_median(r.time_quantile),
         };
         let mut space = file.space.clone();
         space.check()?;
@@ -706,6 +728,16 @@ mod tests {
         assert_eq!(further("rounds = 5\nmost_rounds = 5"), None);
         let some = further("rounds = 5\nmost_rounds = 9\nspread = 0.1");
         assert_eq!(some, Some(Remeasure { rounds: 9, spread: 0.1 }));
+        let finals = |search: &str| {
+            let text = format!("{TEXT}[search]\n{search}\n[replay]\ntime_quantile = 0.2\n");
+            let study = Study::parse(&text, false).unwrap();
+            assert_eq!((study.replay.time_quantile, study.search.time_quantile), (Some(0.2), None));
+            (study.search.finals, study.search.most_rounds())
+        };
+        assert_eq!(finals("rounds = 5"), (None, 5));
+        assert_eq!(finals("rounds = 5\nfinal_rounds = 5"), (None, 5));
+        let (some, most) = finals("rounds = 5\nfinal_rounds = 12\nfinalists = 7\nmost_rounds = 9");
+        assert_eq!((some, most), (Some(Finals { rounds: 12, candidates: 7 }), 12));
     }
 
     #[test]
@@ -728,6 +760,8 @@ mod tests {
             ("spread = 0.0", "above 0"),
             ("spread = nan", "above 0"),
             ("label_quantile = 0.09", "0.1 to 0.75, not 0.09"),
+            ("rounds = 5\nfinal_rounds = 4", "`search.rounds` (5) to 100, not 4"),
+            ("finalists = 0", "`search.finalists` must be 1 to 1000, not 0"),
         ] {
             let error = fault("[acceptance]", &format!("[search]\n{search}\n[acceptance]"));
             assert!(error.contains(word), "{error}");

@@ -1,7 +1,7 @@
 //! study.toml, read as `docs/formats/study.md` says: the cases, protocols and rules that a record of it
 //! must have.
 
-use super::types::{Protocol, Remeasure};
+use super::types::{Finals, Protocol, Remeasure};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
@@ -90,8 +90,8 @@ pub struct Space {
     pub top: Option<u64>,
 }
 
-/// The tables `search` and `replay`. `most_rounds`, `spread`, `label_quantile`, `metric`, `shortlist` and `rotate` are
-/// of the first alone.
+/// The tables `search` and `replay`. `most_rounds`, `spread`, `label_quantile`, `final_rounds`, `finalists`, `metric`,
+/// `shortlist` and `rotate` are of the first alone, `time_quantile` of the second.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Settings {
@@ -99,6 +99,9 @@ struct Settings {
     most_rounds: Option<usize>,
     spread: Option<f64>,
     label_quantile: Option<f64>,
+    final_rounds: Option<usize>,
+    finalists: Option<usize>,
+    time_quantile: Option<f64>,
     samples: Option<usize>,
     single_samples: Option<usize>,
     sample_ms: Option<f64>,
@@ -187,9 +190,14 @@ impl Study {
             || replay.rotate.is_some()
             || replay.most_rounds.is_some()
             || replay.spread.is_some()
-            || replay.label_quantile.is_some();
+            || replay.label_quantile.is_some()
+            || replay.final_rounds.is_some()
+            || replay.finalists.is_some();
         if misplaced {
             return Err("a setting of `search` in `replay`".to_string());
+        }
+        if search.time_quantile.is_some() {
+            return Err("a setting of `replay` in `search`".to_string());
         }
         let sets = search.rotate.unwrap_or(1);
         let q = quick.then_some(&file.quick);
@@ -246,15 +254,23 @@ impl Settings {
         let rounds = self.rounds.unwrap_or(counts[0]);
         let spread = self.spread.unwrap_or(0.05);
         let most = self.most_rounds.unwrap_or(rounds);
-        let quantile = self.label_quantile.unwrap_or(0.5);
-        if !(0.1..=0.75).contains(&quantile) {
-            return Err(format!("labels are the quantile {quantile}"));
+        let quantile = |q: Option<f64>, what: &str| match q.unwrap_or(0.5) {
+            0.5 => Ok(None),
+            q if (0.1..=0.75).contains(&q) => Ok(Some(q)),
+            q => Err(format!("{what} are the quantile {q}")),
+        };
+        let finals = self.final_rounds.unwrap_or(rounds);
+        if finals < rounds || finals > 100 || self.finalists == Some(0) {
+            return Err(format!("{finals} rounds of finalists, of {rounds}"));
         }
         if most < rounds || most > 100 || !(spread > 0.0 && spread <= 1.0) {
             return Err(format!("{most} rounds at most, of {rounds}, at a spread of {spread}"));
         }
         let mut protocol = Protocol {
-            label_quantile: (quantile != 0.5).then_some(quantile),
+            label_quantile: quantile(self.label_quantile, "labels")?,
+            time_quantile: quantile(self.time_quantile, "times")?,
+            finals: (finals > rounds)
+                .then_some(Finals { rounds: finals, candidates: self.finalists.unwrap_or(16) }),
             remeasure: (most > rounds).then_some(Remeasure { rounds: most, spread }),
             rounds,
             samples: self.samples.unwrap_or(counts[1]),

@@ -115,6 +115,14 @@ pub struct Remeasure {
     pub spread: f64,
 }
 
+/// How often a search measures its fastest candidates.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the format names the fields")]
+pub struct Finals {
+    pub rounds: usize,
+    pub candidates: usize,
+}
+
 /// How times were taken.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[expect(missing_docs, reason = "the format names the fields")]
@@ -132,12 +140,21 @@ pub struct Protocol {
     pub label_quantile: Option<f64>,
     #[serde(default)]
     pub remeasure: Option<Remeasure>,
+    #[serde(default)]
+    pub finals: Option<Finals>,
+    #[serde(default)]
+    pub time_quantile: Option<f64>,
 }
 
 impl Protocol {
     /// The quantile of the rounds' values that is the label: the median where none is stated.
     pub fn quantile(&self) -> f64 {
         self.label_quantile.unwrap_or(0.5)
+    }
+
+    /// The quantile of a path's samples that is its time in a round of a replay.
+    pub fn time_quantile(&self) -> f64 {
+        self.time_quantile.unwrap_or(0.5)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Further rounds of searches: exactly what spread too far was measured again, rounds of cases
 //! alternated, and training cases that stayed disturbed are recorded.
 
-use super::timing::Metric;
+use super::timing::{self, Metric};
 use crate::math::{median, quantile};
 use crate::record::{Record, Search, Timing, Trial};
 use crate::verdict::{Checks, Rule};
@@ -40,6 +40,31 @@ fn wide(trial: &Trial, rounds: usize, metric: Metric, [q, limit]: [f64; 2]) -> (
     }
 }
 
+/// Which trials must or may be measured in a round as finalists: the fastest ones by the label of
+/// the planned rounds.
+fn finalists(search: &Search, round: usize, metric: Metric) -> Vec<(bool, bool)> {
+    let (planned, q) = (search.protocol.rounds, search.protocol.quantile());
+    let finals = search.protocol.finals.as_ref().filter(|f| round < f.rounds);
+    let first = |t: &Trial| timing::label(t.rounds.get(..planned)?, metric, q);
+    let labels: Vec<Option<f64>> = search.trials.iter().map(first).collect();
+    let mut sorted: Vec<f64> = labels.iter().copied().flatten().collect();
+    sorted.sort_by(f64::total_cmp);
+    // The fastest one that is out bounds those that must be in, and the slowest that is in those
+    // that may: equal labels lie on either side.
+    let bounds = finals.map(|f| {
+        let last = f.candidates.checked_sub(1).and_then(|i| sorted.get(i.min(sorted.len() - 1)));
+        (sorted.get(f.candidates).copied(), last.copied())
+    });
+    let Some((out, last)) = bounds else { return vec![(false, false); labels.len()] };
+    let both = |(label, trial): (&Option<f64>, &Trial)| {
+        let Some(label) = label else { return (false, false) };
+        let must = out.is_none_or(|out| *label < out * (1.0 - ROUNDING));
+        let may = last.is_some_and(|last| *label <= last * (1.0 + ROUNDING));
+        (must && (trial.valid() || trial.outcome == "refused"), may)
+    };
+    labels.iter().zip(&search.trials).map(both).collect()
+}
+
 /// Checks the further rounds of a search. Returns how many rounds each measurement must have.
 pub fn check(search: &Search, place: &str, checks: &mut Checks) -> Due {
     let planned = search.protocol.rounds;
@@ -49,18 +74,27 @@ pub fn check(search: &Search, place: &str, checks: &mut Checks) -> Due {
         rounds: 0,
     };
     let metric = Metric::of_selection(&search.selection.metric);
-    let (Some(further), Some(metric)) = (&search.protocol.remeasure, metric) else { return due };
-    let most = further.rounds.min(100);
-    let by = [search.protocol.quantile(), further.spread];
+    let (remeasure, finals) = (&search.protocol.remeasure, &search.protocol.finals);
+    let Some(metric) = metric.filter(|_| remeasure.is_some() || finals.is_some()) else {
+        return due;
+    };
+    let again = remeasure.as_ref().map_or(0, |further| further.rounds);
+    let most = finals.as_ref().map_or(0, |finals| finals.rounds).max(again).min(100);
     for round in planned..most {
         let mut must = false;
+        // No spread is beyond an infinite limit.
+        let limit =
+            remeasure.as_ref().filter(|_| round < again).map_or(f64::INFINITY, |f| f.spread);
+        let by = [search.protocol.quantile(), limit];
         let listed = search.rounds.get(round).map(|r| &r.order);
-        for (index, trial) in search.trials.iter().enumerate() {
+        let final_ones = finalists(search, round, metric);
+        for (index, (trial, last)) in search.trials.iter().zip(final_ones).enumerate() {
             let (needs, may) = wide(trial, due.trials[index], metric, by);
+            let (needs, may) = (needs || last.0, may || last.1);
             must |= needs;
             let measured = listed.is_some_and(|order| order.contains(&index));
             checks.that(Rule::SearchFurther, if measured { may } else { !needs }, || {
-                let (was, limit) = (if measured { "was" } else { "wasn't" }, further.spread);
+                let was = if measured { "was" } else { "wasn't" };
                 format!("{place} trial {index}: {was} measured in round {round}, limit {limit}")
             });
             due.trials[index] += usize::from(measured);

@@ -25,11 +25,6 @@ impl Metric {
         }
     }
 
-    /// Microseconds per call: the median of the samples.
-    pub fn value(self, timing: &Timing) -> Option<f64> {
-        self.quantile(timing, 0.5)
-    }
-
     /// Microseconds per call: the quantile `q` of the samples.
     pub fn quantile(self, timing: &Timing, q: f64) -> Option<f64> {
         let per_call = |ns: &[u64], repetitions: Option<u64>| {

@@ -112,6 +112,13 @@ pub fn metric(m: &Value, phase: &str) -> f64 {
     median(&ns) / calls / 1000.0
 }
 
+/// Batch or single-call time of a path in a round of a replay.
+pub fn time(m: &Value, phase: &str) -> f64 {
+    let ns: Vec<f64> = m[phase].as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect();
+    let calls = if phase == "batch_ns" { m["repetitions"].as_f64().unwrap() } else { 1.0 };
+    super::model::quantile(ns, super::TIME_QUANTILE) / calls / 1000.0
+}
+
 /// Interquartile range over median of the values of rounds; 0 of none.
 pub fn spread(rounds: &Value) -> f64 {
     let mut v: Vec<f64> =
@@ -231,8 +238,8 @@ pub fn study() -> String {
             shapes(&cases.holdout, op)
         ));
     }
-    text + "[search]\nrounds = 2\nmost_rounds = 4\ninterleaved = true\nsamples = 3\nsingle_samples = 2\nsample_ms = 1.0\n\
-            warmup_ms = 1.0\ndeadline_ms = 1000\nshortlist = 3\n[replay]\nrounds = 14\n\
+    text + "[search]\nrounds = 2\nmost_rounds = 4\nfinal_rounds = 3\nfinalists = 2\ninterleaved = true\nsamples = 3\nsingle_samples = 2\nsample_ms = 1.0\n\
+            warmup_ms = 1.0\ndeadline_ms = 1000\nshortlist = 3\n[replay]\nrounds = 14\ntime_quantile = 0.25\n\
             samples = 3\nsingle_samples = 2\nsample_ms = 1.0\nwarmup_ms = 1.0\n\
             deadline_ms = 1000\n[acceptance]\nregret_mean = 0.5\nregret_max = 1.0\n\
             coverage = 0.5\nhalf_width = 0.9\nguard_losers = 3\nwins_kept = 0.01\n\
@@ -246,6 +253,10 @@ pub fn protocol(rounds: usize) -> Value {
     });
     if rounds == super::SEARCH_ROUNDS {
         protocol["remeasure"] = json!({"rounds": super::MOST_ROUNDS, "spread": super::SPREAD});
+        protocol["finals"] = json!({"rounds": super::FINAL_ROUNDS, "candidates": super::FINALISTS});
+    }
+    if rounds == super::REPLAY_ROUNDS {
+        protocol["time_quantile"] = json!(super::TIME_QUANTILE);
     }
     protocol
 }

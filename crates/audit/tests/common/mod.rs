@@ -15,9 +15,15 @@ use std::path::{Path, PathBuf};
 pub const SEARCH_ROUNDS: usize = 2;
 /// With the further ones.
 pub const MOST_ROUNDS: usize = 4;
+/// Rounds of the fastest candidates.
+pub const FINAL_ROUNDS: usize = 3;
+/// How many of those there are.
+pub const FINALISTS: usize = 2;
 /// The spread beyond which a measurement gets further rounds.
 pub const SPREAD: f64 = 0.05;
 pub const REPLAY_ROUNDS: usize = 14;
+/// Which quantile of a path's samples is its time in a round.
+pub const TIME_QUANTILE: f64 = 0.25;
 pub const PATHS: [&str; 6] =
     ["incumbent", "challenger", "incumbent-again", "best", "plain-loops", "torch"];
 
@@ -261,16 +267,31 @@ impl Builder<'_> {
         let mut trials: Vec<Value> =
             (0..n).map(|c| trial(case, &candidates[c], c, training, &floor)).collect();
         let mut rounds = Vec::new();
-        for k in 0..MOST_ROUNDS {
+        let first =
+            |c: usize| label_of(&json!(trials[c]["rounds"].as_array().unwrap()[..SEARCH_ROUNDS]));
+        let mut finalists: Vec<usize> = (0..n)
+            .filter(|c| trials[*c]["rounds"].as_array().unwrap().len() >= SEARCH_ROUNDS)
+            .collect();
+        finalists
+            .sort_by(|a, b| first(*a).as_f64().unwrap().total_cmp(&first(*b).as_f64().unwrap()));
+        finalists.truncate(FINALISTS);
+        for k in 0..MOST_ROUNDS.max(FINAL_ROUNDS) {
             let mut order = order_of_round(n, SEARCH_ROUNDS, offset, k);
             if k >= SEARCH_ROUNDS {
-                order.retain(|c| measure::spread(&trials[*c]["rounds"]) > SPREAD);
+                order.retain(|c| {
+                    let wide = measure::spread(&trials[*c]["rounds"]) > SPREAD;
+                    (k < MOST_ROUNDS && wide) || (k < FINAL_ROUNDS && finalists.contains(c))
+                });
                 if order.is_empty() {
                     break;
                 }
                 for c in &order {
                     let time = measure::true_us(case, &candidates[*c]);
-                    let more = samples(&format!("{id}/further/{c}/{k}"), time, 3);
+                    let refused = trials[*c]["outcome"] == "refused";
+                    let more = match refused {
+                        true => trials[*c]["rounds"][0].clone(),
+                        false => samples(&format!("{id}/further/{c}/{k}"), time, 3),
+                    };
                     trials[*c]["rounds"].as_array_mut().unwrap().push(more);
                     trials[*c]["label_us"] = label_of(&trials[*c]["rounds"]);
                 }

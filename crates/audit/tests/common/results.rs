@@ -1,6 +1,6 @@
 //! results.json.
 
-use super::measure::{median, metric};
+use super::measure::{median, time};
 use super::model::quantile;
 use super::{PATHS, REPLAY_ROUNDS};
 use serde_json::{Value, json};
@@ -37,7 +37,7 @@ fn ratios(files: &Files, id: &str, above: &str, below: &str, phase: &str) -> Vec
         .filter_map(|r| {
             let (a, b) = (run(files, r, id, above), run(files, r, id, below));
             let valid = a["outcome"] == "valid" && b["outcome"] == "valid";
-            valid.then(|| metric(a, phase) / metric(b, phase))
+            valid.then(|| time(a, phase) / time(b, phase))
         })
         .collect()
 }
@@ -143,7 +143,7 @@ fn case(files: &Files, id: &str) -> Value {
             let times: Vec<f64> = (0..REPLAY_ROUNDS)
                 .map(|r| run(files, r, id, path))
                 .filter(|r| r["outcome"] == "valid")
-                .map(|r| metric(r, "batch_ns"))
+                .map(|r| time(r, "batch_ns"))
                 .collect();
             let time = (!times.is_empty()).then(|| median(&times));
             let own = spread(&ratio(path, "batch_ns"));

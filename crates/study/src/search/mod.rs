@@ -141,8 +141,7 @@ fn search_group(
         progress.advance(&task.case.id);
     }
     progress.end();
-    let most = protocol.remeasure.map_or(protocol.rounds, |further| further.rounds);
-    for round in 0..most {
+    for round in 0..protocol.most_rounds() {
         let metric = bench.study.metric;
         let due: Vec<usize> = (0..running.len())
             .filter(|at| round::due(&running[*at], round, metric).is_some())

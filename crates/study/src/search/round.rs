@@ -6,8 +6,8 @@ use crate::alternate::{self, Path};
 use crate::bench::{Bench, Failed};
 use crate::error::StudyError;
 use crate::order;
-use crate::protocol::Samples;
-use crate::record::{Fault, Outcome, SearchControl, SearchRound, State, Trial};
+use crate::protocol::{Protocol, Samples};
+use crate::record::{Fault, Outcome, SearchControl, SearchRound, State, Trial, label};
 use crate::spec::Metric;
 use crate::stats::spread;
 use crate::store::Store;
@@ -58,32 +58,58 @@ pub(super) struct Due {
 }
 
 /// What is due in a round of a case; `None` if nothing is. A planned round measures whatever is
-/// valid, a further one what spreads too far.
+/// valid, a further one what spreads too far and the finalists.
 pub(super) fn due(case: &Running<'_>, round: usize, metric: Metric) -> Option<Due> {
     let protocol = &case.protocol;
-    let limit = match protocol.remeasure {
-        _ if round < protocol.rounds => None,
-        Some(further) if round < further.rounds => Some(further.spread),
-        _ => return None,
+    let planned = round < protocol.rounds;
+    let limit = protocol.remeasure.filter(|further| round < further.rounds).map(|f| f.spread);
+    let wide = |rounds: &[Samples]| {
+        let spread = spread_of(rounds, metric, protocol.quantile());
+        spread.zip(limit).is_some_and(|(spread, limit)| spread > limit)
     };
-    let needs = |outcome: Outcome, rounds: &[Samples]| {
-        let q = protocol.quantile();
-        let wide = |limit| spread_of(rounds, metric, q).is_some_and(|s| s > limit);
-        outcome == Outcome::Valid && limit.is_none_or(wide)
+    let finalists = match protocol.finals {
+        Some(finals) if !planned && round < finals.rounds => {
+            finalists(&case.trials, protocol, finals.candidates, metric)
+        }
+        _ => BTreeSet::new(),
     };
     let (trials, controls) = (&case.trials, &case.controls);
-    let measured: BTreeSet<usize> =
-        trials.iter().filter(|t| needs(t.outcome, &t.rounds)).map(|t| t.candidate).collect();
-    let controls: Vec<String> =
-        controls.iter().filter(|c| needs(c.outcome, &c.rounds)).map(|c| c.name.clone()).collect();
+    let measured: BTreeSet<usize> = trials
+        .iter()
+        .filter(|t| t.outcome == Outcome::Valid)
+        .filter(|t| planned || finalists.contains(&t.candidate) || wide(&t.rounds))
+        .map(|t| t.candidate)
+        .collect();
+    let controls: Vec<String> = controls
+        .iter()
+        .filter(|c| c.outcome == Outcome::Valid && (planned || wide(&c.rounds)))
+        .map(|c| c.name.clone())
+        .collect();
     let mut order = order::search(trials.len(), case.offset, round, protocol.rounds);
-    if limit.is_some() {
+    if !planned {
         order.retain(|candidate| measured.contains(candidate));
         if measured.is_empty() && controls.is_empty() {
             return None;
         }
     }
     Some(Due { order, measured, controls })
+}
+
+/// The fastest candidates by the label of the planned rounds, of equals the first in the list. One
+/// that fails later stays in the set, so that it is the same in every round.
+fn finalists(
+    trials: &[Trial],
+    protocol: &Protocol,
+    count: usize,
+    metric: Metric,
+) -> BTreeSet<usize> {
+    let first = |t: &Trial| {
+        let rounds = t.rounds.get(..protocol.rounds)?;
+        label(rounds, metric, protocol.quantile()).map(|label| (label, t.candidate))
+    };
+    let mut fastest: Vec<(f64, usize)> = trials.iter().filter_map(first).collect();
+    fastest.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+    fastest.into_iter().take(count).map(|(_, candidate)| candidate).collect()
 }
 
 /// How far the rounds of a measurement lie apart around the quantile `q` that is the label
