@@ -594,6 +594,7 @@ fn the_study_file() {
     file("samples", &protocol, "samples = 3", "samples = 4");
     file("limit", &protocol, "regret_mean = 0.5", "regret_mean = 0.4");
     file("rule left out", &protocol, "regret_max = 1.0\n", "");
+    file("limit of the first three", &protocol, "regret_top3 = 0.5", "regret_top3 = 0.4");
     file("shortlist", &protocol, "shortlist = 3", "shortlist = 4");
     file("cap", &protocol, "[search]", "[space]\ncap = 4\n[search]");
     file("metric", &protocol, "shortlist = 3", "shortlist = 3\nmetric = \"single\"");
