@@ -9,7 +9,6 @@ mod ledger;
 mod machine;
 mod order;
 mod outputs;
-mod prior;
 mod replay;
 mod results;
 mod search;

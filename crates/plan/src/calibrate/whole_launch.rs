@@ -53,7 +53,7 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
                 "combines",
                 "collectives",
                 "stripe_vectors",
-                "moved_lines",
+                "chunks",
                 "l2_bytes",
                 "far_bytes",
             ]],
@@ -82,7 +82,7 @@ fn feature_sets(family: Family) -> (&'static [&'static [&'static str]], &'static
                 "stalls",
                 "loads",
                 "copied_vectors",
-                "epilogue",
+                "translations",
                 "far_rows",
                 "l2_bytes",
                 "l3_bytes",
@@ -135,7 +135,7 @@ pub fn designs(family: Family, cores: u32, rows: &[Inputs]) -> Vec<Design> {
         .collect()
 }
 
-/// Samples with the designs of a family; fits of priced terms stay near their prices.
+/// Samples with the designs of a family.
 ///
 /// # Errors
 /// As [`Dataset::new`].
@@ -145,8 +145,7 @@ pub fn dataset(
     samples: Vec<Sample>,
     rows: &[Inputs],
 ) -> Result<Dataset, DataError> {
-    let data = Dataset::new(samples, designs(family, cores, rows))?;
-    Ok(if family.is_priced() { data.anchored() } else { data })
+    Dataset::new(samples, designs(family, cores, rows))
 }
 
 /// The feature of that label, as [`label`] writes it.
@@ -330,11 +329,8 @@ mod tests {
                 inputs[1] = (1.0 + 7.0 * unit()).floor();
                 let capacity = |t: usize| family.terms()[t].saturates.then_some(512);
                 let terms = 0..family.terms().len();
-                // Of priced terms something near their prices.
-                let share = if family.is_priced() { 0.05 } else { 1.0 };
-                let price = |t: usize| 1.0 + share * t as f64;
                 let time: f64 =
-                    terms.map(|t| price(t) * family.value(t, capacity(t), &inputs)).sum();
+                    terms.map(|t| (1.0 + t as f64) * family.value(t, capacity(t), &inputs)).sum();
                 samples.push(Sample {
                     case: format!("{case}"),
                     shape: format!("{case}"),

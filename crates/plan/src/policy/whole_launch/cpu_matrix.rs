@@ -17,7 +17,7 @@ pub(super) const INPUTS: [&str; 12] = [
     "stalls",
     "loads",
     "copied_vectors",
-    "epilogue",
+    "translations",
     "far_rows",
     "l2_bytes",
     "l3_bytes",
@@ -30,7 +30,8 @@ pub(super) const TERMS: [TermInfo; 12] = [
     term(
         "results",
         false,
-        "a vector of sums that a tile writes, or reads back in a further K step",
+        "a vector of sums that a tile writes, or reads back in a further K step, and each operation \
+         or load of an epilogue on it",
     ),
     term("products", false, "a cycle of full-rate multiply-adds, padding of tiles included"),
     term(
@@ -40,7 +41,7 @@ pub(super) const TERMS: [TermInfo; 12] = [
     ),
     term("loads", false, "a load of a tile: a vector of B or a broadcast of A"),
     term("copied_vectors", false, "a vector that is copied to a packed operand"),
-    term("epilogue", false, "a vector operation or load between the sums and the store"),
+    term("translations", false, "a page of B whose translation has to be looked up again"),
     term("far_rows", false, "a tile's row of B that comes from beyond the second level"),
     term("l2_bytes", false, "a byte from the second-level cache"),
     term("l3_bytes", false, "a byte from the last-level cache"),
@@ -52,15 +53,20 @@ const PRODUCTS: usize = 3;
 const STALLS: usize = 4;
 const LOADS: usize = 5;
 const COPIED: usize = 6;
-const EPILOGUE: usize = 7;
+const TRANSLATIONS: usize = 7;
 const FAR_ROWS: usize = 8;
 const BYTES: usize = 9;
 
 /// Latency of a multiply-add in cycles.
 const LATENCY: f64 = 4.0;
-/// Bytes per cycle that one core gets from its second level while it computes: measured on a
-/// Zen 5 core (512³ by tiles of 1 and 2 rows), rounded.
-const L2_BYTES_PER_CYCLE: f64 = 32.0;
+/// Bytes per cycle that one core gets from its second level while it computes, of panels and of rows
+/// that lie apart: measured on Zen 5 (512³ by tiles of 1 and 2 rows) and Zen 3 cores, rounded.
+const L2_PANELS: f64 = 32.0;
+const L2_ROWS: f64 = 24.0;
+/// Cycles that a row of B from the second level waits for each cache line that it touches and doesn't
+/// fill: measured on a Zen 3 core (40x205x405 takes 1.4 times as long as 40x208x405 by the same
+/// tiles), rounded.
+const PARTIAL_FROM_L2: f64 = 6.0;
 /// A vector that is gathered from a transposed operand takes as long as so many that are copied.
 const GATHERED: f64 = 12.0;
 /// Rows of A that fit one set of the first level beside B, and the cycles that each row of a tile
@@ -77,7 +83,7 @@ const LINE: u64 = 64;
 const PAGE: f64 = 4096.0;
 /// Loads that a row of B within a tile costs more for a cache line that it touches and doesn't
 /// fill. Fitted on training labels of Zen 3 and Zen 4 machines, rounded.
-const PARTIAL_LINE: f64 = 1.5;
+const PARTIAL_LINE: f64 = 0.75;
 /// Rows of B that the prefetchers follow at once: of so few, tiles side by side read on in streams.
 const STREAMS: f64 = 8.0;
 
@@ -92,6 +98,8 @@ struct Model<'a> {
     split: f64,
     /// Cache lines that a tile's row of B touches beyond those that it could fill.
     partial_lines: f64,
+    /// Pages of A and B that a thread visits in a launch.
+    pages_of_launch: f64,
 }
 
 impl<'a> Model<'a> {
@@ -109,8 +117,11 @@ impl<'a> Model<'a> {
             if row_groups >= threads { [1.0 / threads, 1.0] } else { [1.0, 1.0 / threads] };
         let operands = (m * k * rows + k * n * columns) * problem.operand.bytes() as f64;
         let footprint = operands + m * n / threads * problem.output.bytes() as f64;
+        let pitch = n * problem.operand.bytes() as f64 / PAGE;
+        let rows_of_b = k * (pitch * columns).max(pitch.min(1.0));
+        let pages_of_launch = rows_of_b + m * k * rows * problem.operand.bytes() as f64 / PAGE;
         let (split, partial_lines) = (split(problem, mapping), partial_lines(problem, mapping));
-        Model { problem, cpu, mapping, counts, footprint, split, partial_lines }
+        Model { problem, cpu, mapping, counts, footprint, split, partial_lines, pages_of_launch }
     }
 
     /// The share of a working set beyond the second level.
@@ -133,8 +144,21 @@ impl<'a> Model<'a> {
         let loaded = if self.cpu.takes_halves() { 1.0 } else { 2.0 };
         let ports = products.max(self.loads(rows, vectors) / loaded).max(LATENCY);
         let bytes = vectors * f64::from(self.mapping.lanes) * self.element(self.mapping.pack_b);
-        let waits = if near { 0.0 } else { bytes / L2_BYTES_PER_CYCLE };
+        let waits = match (near, self.mapping.pack_b) {
+            (true, _) => 0.0,
+            (false, true) => bytes / L2_PANELS,
+            (false, false) => bytes / L2_ROWS + PARTIAL_FROM_L2 * self.partial_lines,
+        };
         ports.max(waits) - products
+    }
+
+    /// Pages on which so many rows of B lie; a transposed B lies along K, a page after the other.
+    fn pages(&self, rows: f64) -> f64 {
+        if self.problem.transposed[1] {
+            return 0.0;
+        }
+        let pitch = self.problem.size[1].saturating_mul(self.problem.operand.bytes());
+        rows * (pitch as f64 / PAGE).min(1.0)
     }
 
     /// Loads for one K element of a tile. Widening 16-bit elements takes an instruction each, what
@@ -207,7 +231,7 @@ impl<'a> Model<'a> {
         let (rows, columns) = (rows as f64, columns as f64);
         let vectors = (columns / f64::from(m.lanes.max(1))).ceil();
         let operations = self.problem.epilogue_ops + self.problem.epilogue_loads;
-        out[EPILOGUE] = operations as f64 * rows * vectors;
+        out[RESULTS] += operations as f64 * rows * vectors;
         // Results are fetched and written back, unless they go around the caches.
         let written = rows * columns * self.problem.output.bytes() as f64;
         if m.stream {
@@ -253,6 +277,15 @@ impl<'a> Model<'a> {
         // A stored transposed has each K element on lines of its own.
         let apart = self.problem.transposed[0] && !m.pack_a;
         let apart = if apart { 0.1 * (rows / lanes as f64).ceil() } else { 0.0 };
+        if !m.pack_b {
+            // Each tile goes down the rows of B. The first comes to pages that weren't visited since
+            // the launch before, the others to those of the tile before them.
+            let pages = self.pages(depth);
+            let again = lost(pages);
+            let tiles = width.div_ceil(tile) as f64 * count;
+            let visits = firsts * lost(self.pages_of_launch).max(again) + (tiles - firsts) * again;
+            out[TRANSLATIONS] += repeats * pages * visits;
+        }
         for (tiles, vectors) in [(width / tile, vectors), tail] {
             if tiles == 0 || vectors == 0 {
                 continue;
@@ -295,6 +328,8 @@ impl<'a> Model<'a> {
             let panels = width.div_ceil(tile);
             let vectors = panels.saturating_mul(tile) as f64 / lanes;
             let price = price(self.problem.transposed[1]);
+            let pages = self.pages(k);
+            out[TRANSLATIONS] += blocks * pages * lost(self.pages_of_launch.max(pages));
             out[COPIED] += blocks * k * (vectors * price + panels as f64);
             self.bytes(out, blocks * width as f64 * k * operand, far);
             // Copies that the second level doesn't hold are fetched and written back.
@@ -419,6 +454,19 @@ fn partial_lines(problem: &MatrixProblem, mapping: &CpuMatrixMapping) -> f64 {
     let zeros = pitch.trailing_zeros().min(tile.trailing_zeros());
     let step = 1u64 << zeros.min(LINE.trailing_zeros());
     1.0 - step as f64 / LINE as f64
+}
+
+/// Translations that the first level holds of those for 4 KiB pages, and that the second may be
+/// expected to: less than its entries (2048 on Zen 3), since a guest's share them with what the walks
+/// need. Chosen on labels of training and spent shapes of a Zen 3 machine.
+const NEAR_TRANSLATIONS: f64 = 64.0;
+const FAR_TRANSLATIONS: f64 = 512.0;
+/// What a look-up in the second level takes, of one that walks the tables.
+const NEAR_LOOKUP: f64 = 0.15;
+
+/// Translations that have to be looked up, per page of so many that are visited in turn.
+fn lost(pages: f64) -> f64 {
+    NEAR_LOOKUP * share_beyond(NEAR_TRANSLATIONS, pages) + share_beyond(FAR_TRANSLATIONS, pages)
 }
 
 /// Groups per thread beyond which their order doesn't matter.

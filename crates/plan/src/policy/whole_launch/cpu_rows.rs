@@ -27,7 +27,7 @@ pub(super) const INPUTS: [&str; 12] = [
     "combines",
     "collectives",
     "stripe_vectors",
-    "moved_lines",
+    "chunks",
     "l2_bytes",
     "far_bytes",
 ];
@@ -46,7 +46,11 @@ pub(super) const TERMS: [TermInfo; 12] = [
     term("combines", false, "an operation that joins two partial accumulators"),
     term("collectives", false, "a cycle of latency in folding the lanes of a reduction"),
     term("stripe_vectors", false, "a vector that is written to a stripe"),
-    term("moved_lines", false, "a cache line of rows that pass from core to core"),
+    term(
+        "chunks",
+        false,
+        "a chunk of groups that a thread takes where there are more than one each",
+    ),
     term("l2_bytes", false, "a byte from the second-level cache"),
     term("far_bytes", false, "a byte from the last-level cache; one from memory counts as three"),
 ];
@@ -64,6 +68,13 @@ const SHUFFLE: f64 = 4.0;
 /// What two threads or more take longer for the work of the busiest than one alone would: they share
 /// caches and power, and the later one decides. Measured on Zen 3 and Zen 4 machines, rounded.
 pub(super) const SHARED: f64 = 1.05;
+
+/// What it takes longer where each thread has one group: nobody takes over from one that started late
+/// or was interrupted. On Zen 3, launches of one group a thread take 2 % longer than those of many,
+/// unless they are so short that taking chunks costs more.
+const NO_HELP: f64 = 1.02;
+/// Chunks that the pool (cpu crate) cuts a thread's share of the groups into, at most.
+const CHUNKS: f64 = 4.0;
 
 /// What differs between instruction sets.
 #[derive(Clone, Copy)]
@@ -360,10 +371,13 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
     let row_set = columns * (own + shared + variant.slot_bytes as f64);
     let far = levels(cpu, rows * columns * bytes.first, launch_set);
     let near = levels(cpu, rows * columns * bytes.again, row_set);
-    // A thread takes several groups, some of which another thread had in the launch before.
-    let moved = if threads > 1 && counts.groups > threads { own * columns / 64.0 } else { 0.0 };
     let stripes = variant.slot_bytes as f64 / element as f64;
-    let work = if threads > 1 { SHARED * rows } else { rows };
+    let each = counts.groups as f64 / threads.max(1) as f64;
+    let (work, chunks) = match (threads > 1, each > 1.0) {
+        (true, true) => (SHARED * rows, each.min(CHUNKS)),
+        (true, false) => (SHARED * NO_HELP * rows, 0.0),
+        (false, _) => (rows, 0.0),
+    };
     Ok(padded(&[
         1.0,
         threads as f64 - 1.0,
@@ -374,7 +388,7 @@ pub(super) fn inputs(view: &CandidateView<'_>) -> Result<Inputs, PolicyError> {
         work * row.combines,
         work * row.collectives,
         work * stripes * (columns / f64::from(mapping.lanes.max(1))).ceil(),
-        rows * moved,
+        chunks,
         far[0] + near[0],
         far[1] + near[1] + MEMORY * (far[2] + near[2]),
     ]))
