@@ -319,6 +319,7 @@ fn gate(
         let (value, at_most) = match rule.as_str() {
             "regret_mean" => (mean(&regrets(&all, 0)), true),
             "regret_max" => (largest(&regrets(&all, 0)), true),
+            "regret_top3" => (mean(&regrets(&all, 2)), true),
             "coverage" => {
                 let (inside, labels) = coverage(&all);
                 (share(inside, labels), false)

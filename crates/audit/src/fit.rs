@@ -96,6 +96,15 @@ pub fn nonnegative(rows: &[Vec<f64>], targets: &[f64], columns: usize) -> Option
     None
 }
 
+/// As many rows as there are columns and one more, at most, with their targets, whose residuals have
+/// the same length for every x as those of the rows: `rows` reduced to a triangle.
+pub fn reduced(rows: &[Vec<f64>], targets: &[f64], columns: usize) -> (Vec<Vec<f64>>, Vec<f64>) {
+    let line = |(row, target): (&Vec<f64>, &f64)| row.iter().copied().chain([*target]).collect();
+    let mut matrix: Vec<Vec<f64>> = rows.iter().zip(targets).map(line).collect();
+    triangulate(&mut matrix, columns + 1);
+    matrix.into_iter().filter_map(|mut row| row.pop().map(|target| (row, target))).unzip()
+}
+
 /// How far a point is from the minimum: the largest violation of the conditions that a minimum
 /// meets, relative to the lengths of column and residual. Zero for the minimum itself.
 pub fn violation(rows: &[Vec<f64>], targets: &[f64], coefficients: &[f64]) -> Option<f64> {

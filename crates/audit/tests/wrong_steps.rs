@@ -381,6 +381,24 @@ fn fits_of(path: &str) {
         scale(&mut v["confidence"]["high"], 2.0);
     });
     wrong("fold", path, &["calibration.folds"], |v| v["folds"][0]["regret_mean"] = json!(0.5));
+    let priced = "calibration/gpu-matrix.json";
+    let strength = |v: &Value| v["prior"]["strength"].as_f64().unwrap();
+    let other = |own: f64| if own == 1e-5 { 1e-2 } else { 1e-5 };
+    // Another strength isn't the fit's, and isn't what leaving shapes out chooses.
+    wrong("strength", priced, &["calibration.fit", "calibration.folds"], |v| {
+        v["prior"]["strength"] = json!(other(strength(v)));
+    });
+    wrong("strength of a fold", priced, &["calibration.folds"], |v| {
+        let own = v["folds"][0]["strength"].as_f64().unwrap();
+        v["folds"][0]["strength"] = json!(other(own));
+    });
+    wrong("strength out of order", priced, &["calibration.fit"], |v| {
+        v["prior"]["strengths"] = json!([1e-5, 1e-2, 1e-3]);
+    });
+    wrong("no strengths", priced, &["calibration.fit"], |v| v["prior"]["strengths"] = json!([]));
+    wrong("strength without a prior", path, &["calibration.folds"], |v| {
+        v["folds"][0]["strength"] = json!(0.1);
+    });
     wrong("dropped fold", path, &["calibration.folds"], |v| remove(&mut v["folds"], 1));
     wrong("data hash", path, &["calibration.rows"], |v| v["data_sha256"] = json!("0".repeat(64)));
 }
@@ -594,6 +612,7 @@ fn the_study_file() {
     file("samples", &protocol, "samples = 3", "samples = 4");
     file("limit", &protocol, "regret_mean = 0.5", "regret_mean = 0.4");
     file("rule left out", &protocol, "regret_max = 1.0\n", "");
+    file("limit of the first three", &protocol, "regret_top3 = 0.5", "regret_top3 = 0.4");
     file("shortlist", &protocol, "shortlist = 3", "shortlist = 4");
     file("cap", &protocol, "[search]", "[space]\ncap = 4\n[search]");
     file("metric", &protocol, "shortlist = 3", "shortlist = 3\nmetric = \"single\"");

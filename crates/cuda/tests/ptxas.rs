@@ -141,6 +141,24 @@ fn wide_loads_are_one_access() {
     assert!(!text.contains(".local"), "{text}");
 }
 
+/// A guarded vector is one load where all of it is there, else one an element; no two write one
+/// register, since the second would wait for the first.
+#[test]
+fn guarded_loads_write_registers_of_their_own() {
+    let text = emit(&row_sum(DType::F32, 4), PtxTarget::BASE).unwrap().text;
+    let loads: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| line.contains("ld.global"))
+        .filter_map(|line| line.split_once("f32 ")?.1.split_once(", ["))
+        .map(|(list, _)| list.trim_matches(['{', '}']).split(", ").collect())
+        .collect();
+    assert_eq!(loads.iter().map(Vec::len).collect::<Vec<_>>(), [4, 1, 1, 1].repeat(3));
+    let mut registers = loads.concat();
+    registers.sort_unstable();
+    registers.dedup();
+    assert_eq!(registers.len(), 21, "{text}");
+}
+
 /// Where launches may begin before the one ahead has ended, every thread waits for that end first.
 #[test]
 fn dependent_launches_wait_before_they_touch_memory() {

@@ -173,7 +173,15 @@ fn hints_to_the_second_level_cache() {
 
 /// The kernels of a program with a mapping, as text, after the assembler took them.
 fn texts(op: &str, request: &OpRequest, mapping: RowMapping) -> Vec<String> {
-    let program = build(op, request).unwrap();
+    aligned_texts(op, request, mapping, 1)
+}
+
+/// As [`texts`], of tensors that start at multiples of so many bytes.
+fn aligned_texts(op: &str, request: &OpRequest, mapping: RowMapping, align: u64) -> Vec<String> {
+    let mut program = build(op, request).unwrap();
+    for (_, tensor) in program.tensors.iter_mut() {
+        tensor.align = tensor.align.max(align);
+    }
     let facts = analysis::facts(&program);
     let lowered = lower(&program, &facts, &Mapping::Rows(mapping), &Options::default()).unwrap();
     let text = |kernel: &_| {
@@ -213,4 +221,15 @@ fn rows_over_several_launches_assemble() {
     assert_eq!(texts("softmax", &long, mapping).len(), 3);
     assert_eq!(texts("relu", &long, RowMapping { unroll: 4, ..mapping }).len(), 1);
     assert_eq!(texts("row_sum", &long, mapping).len(), 2);
+}
+
+#[test]
+fn vectors_of_a_last_chunk_are_whole_where_the_columns_are_a_multiple() {
+    let mapping =
+        RowMapping { subgroups: 4, vector: 2, cache: true, fuse: true, ..RowMapping::ONE };
+    // 9 chunks of 256 and 96 columns: a lane's pair is there or isn't.
+    let text = aligned_texts("softmax", &OpRequest::shaped(DType::F32, &[64, 2400]), mapping, 16);
+    let count = |what: &str| text[0].matches(what).count();
+    assert_eq!([count("ld.global"), count("ld.global.nc.v2.f32")], [10, 10]);
+    assert_eq!([count("st.global"), count("st.global.v2.f32")], [10, 10]);
 }

@@ -9,7 +9,7 @@ use common::*;
 use tilewright_ir::DType;
 use tilewright_ir::analysis;
 use tilewright_ir::ops::{self, OpRequest};
-use tilewright_plan::mapping::Mapping;
+use tilewright_plan::mapping::{Mapping, RowMapping};
 use tilewright_plan::policy::gpu::Gpu;
 use tilewright_plan::policy::gpu_rows::{GpuRowCounts, registers};
 use tilewright_plan::policy::whole_launch::Family;
@@ -236,4 +236,31 @@ fn products_of_every_size_have_candidates() {
         assert!(ranking.order.len() >= 2, "{batch} {m}x{n}x{k}: {:?}", ranking.rejections());
         assert!(ranking.candidates.len() <= 256 && distinct(&ranking), "{batch} {m}x{n}x{k}");
     }
+}
+
+#[test]
+fn launches_of_one_wave_also_come_with_the_groups_that_a_core_holds() {
+    let rows = |shape: &[u64]| -> Vec<(RowMapping, f64)> {
+        let ranking = rows_on_h200("softmax", shape, DType::F32);
+        let ranked = ranking.order.iter().map(|i| &ranking.candidates[*i]);
+        ranked
+            .filter_map(|c| match c.mapping {
+                Mapping::Rows(m) => Some((m, c.verdict.as_ref().ok()?.kernel)),
+                _ => None,
+            })
+            .collect()
+    };
+    // 220 rows on 132 cores: two on a core, and room for two of the next launch.
+    let all = rows(&[220, 2816]);
+    let told: Vec<_> = all.iter().filter(|(m, _)| m.resident > 0).collect();
+    assert!(told.len() >= 10, "{}", told.len());
+    for (m, score) in told {
+        assert!(m.resident == 4 && m.cache && m.accumulators == 1, "{m:?}");
+        assert!(m.threads() * u64::from(m.resident) <= 2048);
+        let free = RowMapping { resident: 0, ..*m };
+        let other = all.iter().find(|(other, _)| *other == free);
+        assert!(other.is_some_and(|(_, other)| score < other), "{m:?}");
+    }
+    // In several waves registers decide how many groups there are at once.
+    assert!(rows(&[32_768, 1024]).iter().all(|(m, _)| m.resident == 0));
 }

@@ -148,16 +148,39 @@ fn combinations(factors: &[Factor]) -> Vec<Vec<Value>> {
     })
 }
 
+/// Every combination, each as near to a base as there is one: the incumbent, or else the best-ranked
+/// candidate of which all combinations exist with nothing else changed; the incumbent if none is.
+fn cells(
+    case: &Case,
+    candidates: &Candidates,
+    factors: &[Factor],
+) -> Result<Vec<Cell>, StudyError> {
+    let mut bases: Vec<usize> = (0..candidates.list.len()).collect();
+    bases.sort_by(|a, b| candidates.list[*a].score.total_cmp(&candidates.list[*b].score));
+    let near = |base: usize| -> Result<Vec<Cell>, StudyError> {
+        let all = combinations(factors);
+        all.iter().map(|levels| find(case, candidates, base, factors, levels)).collect()
+    };
+    let first = near(candidates.incumbent)?;
+    let alone = |cells: &[Cell]| cells.iter().all(|c| c.also.is_empty());
+    if alone(&first) {
+        return Ok(first);
+    }
+    let other = bases.into_iter().filter_map(|base| near(base).ok()).find(|cells| alone(cells));
+    Ok(other.unwrap_or(first))
+}
+
 /// The candidate that has these levels and differs least from the base otherwise.
 fn find(
     case: &Case,
     candidates: &Candidates,
+    base: usize,
     factors: &[Factor],
     levels: &[Value],
 ) -> Result<Cell, StudyError> {
     let fault = |message: String| StudyError::Case { case: case.id.clone(), message };
     let value = |i: usize| serde_json::to_value(candidates.list[i].mapping).unwrap_or_default();
-    let base = value(candidates.incumbent);
+    let base = value(base);
     if let Some(unknown) = factors.iter().find(|f| base.get(&f.name).is_none()) {
         let known: Vec<&String> = base.as_object().into_iter().flat_map(|o| o.keys()).collect();
         return Err(fault(format!("a mapping has no `{}`; it has {known:?}", unknown.name)));
@@ -224,10 +247,7 @@ pub fn ablate(
     let target = setup.device.target().clone();
     let subject = Subject::new(&case, &target, &study.space)?;
     let candidates = subject.candidates(&target, &study.space, &[])?;
-    let cells = combinations(factors)
-        .iter()
-        .map(|levels| find(&case, &candidates, factors, levels))
-        .collect::<Result<Vec<_>, _>>()?;
+    let cells = cells(&case, &candidates, factors)?;
     with_bench(setup, study, |bench, _| measure(bench, &subject, factors, cells))
 }
 
@@ -400,6 +420,25 @@ mod tests {
         assert_eq!(Factor::parse("tile=8x3,6x4").unwrap().levels, [json!([8, 3]), json!([6, 4])]);
         assert!(Factor::parse("unroll").is_err());
         assert!(Factor::parse("unroll=1").is_err());
+    }
+
+    /// Width by reuse on a GPU whose registers are known: nothing else differs between the cells.
+    #[test]
+    fn cells_of_a_register_space_differ_in_their_factors_alone() {
+        let text = "name = \"a\"\ndevice = \"cuda\"\n[[family]]\n\
+                    ops = [\"softmax\", \"rmsnorm\", \"layernorm\"]\ntraining = [\"37x1537\"]\n";
+        let study = Study::parse(text, false).unwrap();
+        let target = tilewright_plan::Target::nvidia_h200();
+        let factors =
+            [Factor::parse("width=6,12").unwrap(), Factor::parse("reuse=reload,cache").unwrap()];
+        for case in study.set(CaseSet::Training) {
+            let subject = Subject::new(case, &target, &study.space).unwrap();
+            let candidates = subject.candidates(&target, &study.space, &[]).unwrap();
+            let cells = cells(case, &candidates, &factors).unwrap();
+            assert!(cells.iter().all(|c| c.also.is_empty()), "{}: {cells:?}", case.id);
+            let plans: std::collections::BTreeSet<usize> = cells.iter().map(|c| c.plan).collect();
+            assert_eq!(plans.len(), 4, "{}", case.id);
+        }
     }
 
     #[test]

@@ -3,14 +3,16 @@
 use crate::canonical::sha256;
 use crate::error::StudyError;
 use crate::import::training::{Training, TrainingRow};
-use crate::record::{CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, SearchFile};
+use crate::record::{
+    CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, Prior, SearchFile,
+};
 use crate::search::spreads;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tilewright_plan::Target;
 use tilewright_plan::calibrate::{
-    DataError, Dataset, OuterFold, Sample, Split, Strategy, code_hash, mean, nested, train, weight,
-    whole_launch,
+    DataError, Dataset, OuterFold, Sample, Split, Strategy, anchor, code_hash, mean, nested, train,
+    weight, whole_launch,
 };
 use tilewright_plan::policy::whole_launch::{Family, FamilyFit, Inputs, MAX_INPUTS};
 use tilewright_plan::profile::{FitOrigin, WholeLaunchProfile};
@@ -46,13 +48,13 @@ pub fn calibrate(searches: &[SearchFile], machine: &Target) -> Result<Calibrated
         let (inputs, incumbents) = (training.inputs(), training.incumbents());
         let fit = whole_launch::fit_family(family, &data, &inputs, &incumbents)
             .map_err(|e| fault(e.to_string()))?;
-        let designs = designs(&data, &fit).map_err(fault)?;
+        let (designs, prior) = designs(&data, &fit).map_err(fault)?;
         let folds =
             nested(&data, Split::Shape, Strategy::Average).map_err(|e| fault(e.to_string()))?;
         let rows = rows(&searches);
         let text = rows_text(&rows);
         let data_sha256 = sha256(text.as_bytes());
-        families.push((name.to_string(), rows, incumbents, designs, folds, data_sha256));
+        families.push((name.to_string(), rows, incumbents, (designs, prior), folds, data_sha256));
         texts.push_str(&text);
         fits.push(fit);
     }
@@ -74,25 +76,34 @@ pub fn calibrate(searches: &[SearchFile], machine: &Target) -> Result<Calibrated
     })?;
     let part = |index: usize, name: &str| written["fits"][index][name].clone();
     let files = families.into_iter().enumerate().map(
-        |(index, (family, rows, incumbents, designs, folds, data_sha256))| CalibrationFile {
-            schema: CALIBRATION.to_string(),
-            family,
-            rows,
-            incumbents,
-            terms: part(index, "terms"),
-            designs,
-            confidence: part(index, "confidence"),
-            folds: folds.iter().map(fold).collect(),
-            code_sha256: code_sha256.clone(),
-            data_sha256,
+        |(index, (family, rows, incumbents, (designs, prior), folds, data_sha256))| {
+            CalibrationFile {
+                schema: CALIBRATION.to_string(),
+                family,
+                rows,
+                incumbents,
+                terms: part(index, "terms"),
+                designs,
+                prior,
+                confidence: part(index, "confidence"),
+                folds: folds.iter().map(fold).collect(),
+                code_sha256: code_sha256.clone(),
+                data_sha256,
+            }
         },
     );
     Ok(Calibrated { families: files.collect(), profile })
 }
 
-/// Every fitted design, in the terms of the model that is their mean.
-fn designs(data: &Dataset, fit: &FamilyFit) -> Result<Vec<DesignFit>, String> {
+/// Every fitted design, in the terms of the model that is their mean, and what they stay near.
+fn designs(data: &Dataset, fit: &FamilyFit) -> Result<(Vec<DesignFit>, Option<Prior>), String> {
     let fitted = train(data, &data.all(), Split::Shape, Strategy::Average);
+    let fitted = fitted.map_err(|e| e.to_string())?;
+    let prior = fitted.iter().find_map(|f| f.strength).map(|strength| Prior {
+        toward: anchor::TOWARD,
+        strengths: anchor::STRENGTHS.to_vec(),
+        strength,
+    });
     let labels: Vec<String> = fit.model.terms().iter().map(|t| fit.model.label(t)).collect();
     let position = |feature: &String| {
         let position = labels.iter().position(|label| label == feature);
@@ -105,7 +116,7 @@ fn designs(data: &Dataset, fit: &FamilyFit) -> Result<Vec<DesignFit>, String> {
             coefficients: one.coefficients,
         })
     };
-    fitted.map_err(|e| e.to_string())?.into_iter().map(one).collect()
+    Ok((fitted.into_iter().map(one).collect::<Result<_, String>>()?, prior))
 }
 
 fn fold(fold: &OuterFold) -> Fold {
@@ -114,6 +125,7 @@ fn fold(fold: &OuterFold) -> Fold {
         held_out: fold.group.clone(),
         regret_mean: mean(regrets.iter().copied()),
         regret_max: regrets.iter().copied().fold(0.0, f64::max),
+        strength: fold.models.iter().find_map(|m| m.strength),
     }
 }
 
@@ -220,7 +232,8 @@ mod tests {
             let (inputs, incumbents) = (training.inputs(), training.incumbents());
             let fit =
                 whole_launch::fit_family(training.family, &data, &inputs, &incumbents).unwrap();
-            let designs = designs(&data, &fit).unwrap();
+            let (designs, prior) = designs(&data, &fit).unwrap();
+            assert_eq!(prior, None, "{name}");
             assert_eq!(designs.len(), count, "{name}");
             for (index, term) in fit.model.terms().iter().enumerate() {
                 let shares = designs.iter().flat_map(|d| d.terms.iter().zip(&d.coefficients));

@@ -356,6 +356,7 @@ fn gate(
             let value = match rule {
                 "regret_mean" => mean_of(&regrets(cases, 0)),
                 "regret_max" => largest(&regrets(cases, 0)),
+                "regret_top3" => mean_of(&regrets(cases, 2)),
                 "coverage" => share(inside, counted),
                 "half_width" => Some(median(&widths)),
                 "abstention" => share(abstained(cases), cases.len()),

@@ -266,6 +266,8 @@ pub struct Acceptance {
     pub regret_mean: Option<f64>,
     /// Largest regret of the challenger, at most.
     pub regret_max: Option<f64>,
+    /// Mean regret of the best of the model's first three, at most.
+    pub regret_top3: Option<f64>,
     /// Share of hold-out labels inside their interval, at least.
     pub coverage: Option<f64>,
     /// Median half-width of the intervals relative to the prediction, at most.
@@ -288,6 +290,7 @@ impl Acceptance {
         [
             ("regret_mean", self.regret_mean, true),
             ("regret_max", self.regret_max, true),
+            ("regret_top3", self.regret_top3, true),
             ("coverage", self.coverage, false),
             ("half_width", self.half_width, true),
             ("abstention", self.abstention, true),

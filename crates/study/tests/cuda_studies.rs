@@ -3,10 +3,11 @@
 
 use flate2::read::GzDecoder;
 use sha2::{Digest, Sha256};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use tilewright_plan::Target;
+use tilewright_plan::mapping::Mapping;
 use tilewright_study::case::CaseSet;
 use tilewright_study::spec::{Metric, Study};
 use tilewright_study::subject::Subject;
@@ -72,7 +73,7 @@ fn rounded(i: u64, n: u64) -> u64 {
 #[test]
 fn products_follow_their_rule_and_have_a_hundred_candidates() {
     check("cuda-gemm.toml", 12, 100, |i| {
-        let of = |name: &str, low, high| draw(&format!("cuda-gemm/2/{i}/{name}"), low, high);
+        let of = |name: &str, low, high| draw(&format!("cuda-gemm/3/{i}/{name}"), low, high);
         let [m, n, k] = [of("m", 16.0, 1024.0), of("n", 32.0, 4096.0), of("k", 32.0, 4096.0)];
         let (n, k) = (rounded(i, n), rounded(i, k));
         let fits = (262_144..=500_000_000).contains(&(m * n * k)) && m * n <= 500_000;
@@ -83,9 +84,31 @@ fn products_follow_their_rule_and_have_a_hundred_candidates() {
 #[test]
 fn rows_follow_their_rule_and_have_thirty_candidates() {
     check("cuda-rows.toml", 6, 30, |i| {
-        let of = |name: &str, low, high| draw(&format!("cuda-rows/1/{i}/{name}"), low, high);
+        let of = |name: &str, low, high| draw(&format!("cuda-rows/2/{i}/{name}"), low, high);
         let [rows, columns] = [of("rows", 16.0, 4096.0), of("columns", 256.0, 16384.0)];
         let columns = rounded(i, columns);
         (16_384..=2_000_000).contains(&(rows * columns)).then(|| vec![rows, columns])
     });
+}
+
+#[test]
+fn the_ablation_has_four_cells_of_each_op() {
+    let path = root().join("studies/cuda-width-reuse.toml");
+    let study = Study::read(&path, false).unwrap();
+    let target = Target::nvidia_h200();
+    assert_eq!(study.set(CaseSet::Training).count(), 3);
+    for case in study.set(CaseSet::Training) {
+        let subject = Subject::new(case, &target, &study.space).unwrap();
+        let ranking = &subject.plan.ranking;
+        let cells: BTreeSet<(u64, bool)> = ranking
+            .order
+            .iter()
+            .filter_map(|i| match ranking.candidates[*i].mapping {
+                Mapping::Rows(m) => Some((m.threads(), m.cache)),
+                _ => None,
+            })
+            .collect();
+        let expected = [(192, false), (192, true), (384, false), (384, true)];
+        assert_eq!(cells, BTreeSet::from(expected), "{}", case.id);
+    }
 }

@@ -65,8 +65,8 @@ fn picks_lose_little_by_the_labels() {
     let mut text = String::new();
     GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
     let cases: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // As seen: 5.94 % and 3.11 %.
-    for (rows, count, limit) in [(true, 39, 0.061), (false, 14, 0.033)] {
+    // As seen: 5.43 % and 3.08 %.
+    for (rows, count, limit) in [(true, 39, 0.056), (false, 14, 0.032)] {
         let of = cases.iter().filter(|c| (c["op"] != "gemm") == rows);
         let regrets: Vec<f64> = of.map(regret).collect();
         let mean = regrets.iter().sum::<f64>() / regrets.len() as f64;

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 const MAX_MS: f64 = 600_000.0;
 
 /// Names of the acceptance rules.
-pub const ACCEPTANCE: [&str; 9] = [
+pub const ACCEPTANCE: [&str; 10] = [
     "regret_mean",
     "regret_max",
+    "regret_top3",
     "coverage",
     "half_width",
     "abstention",

@@ -400,6 +400,17 @@ pub struct Fold {
     pub held_out: Value,
     pub regret_mean: f64,
     pub regret_max: f64,
+    #[serde(default)]
+    pub strength: Option<f64>,
+}
+
+/// What the coefficients of fits stay near, and how strongly.
+#[derive(Clone, PartialEq, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the format names the fields")]
+pub struct Prior {
+    pub toward: f64,
+    pub strengths: Vec<f64>,
+    pub strength: f64,
 }
 
 /// calibration/FAMILY.json.
@@ -412,6 +423,8 @@ pub struct Calibration {
     pub incumbents: Vec<usize>,
     pub terms: Vec<Term>,
     pub designs: Vec<Design>,
+    #[serde(default)]
+    pub prior: Option<Prior>,
     pub confidence: Confidence,
     pub folds: Vec<Fold>,
     pub data_sha256: String,

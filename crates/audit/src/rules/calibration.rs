@@ -1,6 +1,7 @@
 //! calibration/FAMILY.json: the rows, the fit, what leaving shapes out says of it.
 
 use super::further;
+use super::prior;
 use super::timing::Metric;
 use crate::canonical::hash;
 use crate::fit::{nonnegative, violation};
@@ -31,14 +32,14 @@ const LOST: f64 = 0.05;
 const STEADY: f64 = 0.1;
 
 /// A row with its inputs.
-struct Row<'a> {
+pub(super) struct Row<'a> {
     case: &'a str,
-    shape: String,
-    label: f64,
+    pub(super) shape: String,
+    pub(super) label: f64,
     /// Square root of its weight.
-    root: f64,
+    pub(super) root: f64,
     /// Values of the terms.
-    values: Vec<f64>,
+    pub(super) values: Vec<f64>,
     names: &'a [String],
     inputs: &'a [f64],
 }
@@ -193,7 +194,10 @@ fn resolve<'a>(record: &'a Record, calibration: &'a Calibration) -> Option<Vec<R
 }
 
 /// Values of a design's terms / label, of each row, times the square root of its weight.
-fn relative<'a>(rows: impl Iterator<Item = &'a Row<'a>>, design: &Design) -> Vec<Vec<f64>> {
+pub(super) fn relative<'a>(
+    rows: impl Iterator<Item = &'a Row<'a>>,
+    design: &Design,
+) -> Vec<Vec<f64>> {
     let value = |row: &Row<'_>, term: &usize| row.values.get(*term).map_or(f64::NAN, |v| *v);
     rows.map(|r| design.terms.iter().map(|t| r.root * value(r, t) / r.label).collect()).collect()
 }
@@ -214,7 +218,8 @@ fn designs(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mu
         && designs.iter().all(|d| d.terms.len() == d.coefficients.len())
         && designs.iter().all(|d| d.terms.iter().all(|t| *t < terms))
         && designs.iter().all(|d| d.terms.iter().collect::<BTreeSet<_>>().len() == d.terms.len())
-        && designs.iter().flat_map(|d| &d.coefficients).all(|c| c.is_finite() && *c >= 0.0);
+        && designs.iter().flat_map(|d| &d.coefficients).all(|c| c.is_finite() && *c >= 0.0)
+        && calibration.prior.as_ref().is_none_or(prior::whole);
     checks.that(Rule::CalibrationFit, whole, || {
         format!("{place}: {} designs of {terms} terms that aren't whole", designs.len())
     });
@@ -223,8 +228,8 @@ fn designs(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mu
     }
     let mut means = vec![0.0; terms];
     for (index, design) in designs.iter().enumerate() {
-        let targets: Vec<f64> = rows.iter().map(|r| r.root).collect();
-        let distance = violation(&relative(rows.iter(), design), &targets, &design.coefficients);
+        let (lines, targets) = system(calibration, rows.iter(), design, own_strength(calibration));
+        let distance = violation(&lines, &targets, &design.coefficients);
         checks.that(Rule::CalibrationFit, distance.is_some_and(|d| d <= OPTIMAL), || {
             format!("{place} design {index}: it is no minimum: relative gradient {distance:?}")
         });
@@ -241,6 +246,24 @@ fn designs(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mu
     true
 }
 
+/// The strength that the whole fit states; 0 without a prior.
+fn own_strength(calibration: &Calibration) -> f64 {
+    calibration.prior.as_ref().map_or(0.0, |p| p.strength)
+}
+
+/// The rows of a fit, with what a prior adds.
+fn system<'a>(
+    calibration: &Calibration,
+    rows: impl Iterator<Item = &'a Row<'a>> + Clone,
+    design: &Design,
+    strength: f64,
+) -> prior::System {
+    let targets = prior::roots(rows.clone());
+    let weight = prior::weight(&targets);
+    let system = (relative(rows, design), targets);
+    prior::with(calibration.prior.as_ref(), strength, system, weight)
+}
+
 /// Fits every design anew without each shape; regrets and confidence follow from what these fits
 /// predict of it.
 fn leave_out(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &mut Checks) {
@@ -252,11 +275,26 @@ fn leave_out(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &
         return;
     }
     let mut derived: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+    let choice = prior::Choice::new(calibration, rows, place, checks);
+    if let Some(choice) = &choice {
+        let stated = calibration.prior.as_ref().map(|p| p.strength);
+        choice.check(calibration, rows, None, stated, place, checks);
+    }
     for shape in &shapes {
+        let fold = calibration.folds.iter().find(|f| shape_text(&f.held_out) == *shape);
+        let stated = fold.and_then(|f| f.strength);
+        let strength = match &choice {
+            Some(choice) => choice.check(calibration, rows, Some(shape), stated, place, checks),
+            None => {
+                checks.that(Rule::CalibrationFolds, stated.is_none(), || {
+                    format!("{place}: without {shape} a strength of no prior")
+                });
+                0.0
+            }
+        };
         for (index, design) in calibration.designs.iter().enumerate() {
-            let others = || rows.iter().filter(move |r| r.shape != *shape);
-            let targets: Vec<f64> = others().map(|r| r.root).collect();
-            let training = relative(others(), design);
+            let others = rows.iter().filter(|r| r.shape != *shape);
+            let (training, targets) = system(calibration, others, design, strength);
             let minimum = nonnegative(&training, &targets, design.terms.len());
             let Some(minimum) = minimum.filter(|m| m.unique) else {
                 let why = format!("{place} design {index}: without {shape} it isn't unique");
@@ -285,7 +323,7 @@ fn leave_out(calibration: &Calibration, rows: &[Row<'_>], place: &str, checks: &
 }
 
 /// The pick (smallest prediction) and the best row (smallest label) of every case.
-fn picks(rows: &[Row<'_>], held: &[usize], predictions: &[f64]) -> Vec<(usize, usize)> {
+pub(super) fn picks(rows: &[Row<'_>], held: &[usize], predictions: &[f64]) -> Vec<(usize, usize)> {
     let mut cases: Vec<&str> = Vec::new();
     for i in held {
         if !cases.contains(&rows[*i].case) {

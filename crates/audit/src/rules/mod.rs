@@ -9,6 +9,7 @@ mod ledger;
 mod machine;
 mod order;
 mod outputs;
+mod prior;
 mod replay;
 mod results;
 mod search;

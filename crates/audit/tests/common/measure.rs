@@ -241,7 +241,7 @@ pub fn study() -> String {
     text + "[search]\nrounds = 2\nmost_rounds = 4\nfinal_rounds = 3\nfinalists = 2\ninterleaved = true\nsamples = 3\nsingle_samples = 2\nsample_ms = 1.0\n\
             warmup_ms = 1.0\ndeadline_ms = 1000\nshortlist = 3\n[replay]\nrounds = 14\ntime_quantile = 0.25\n\
             samples = 3\nsingle_samples = 2\nsample_ms = 1.0\nwarmup_ms = 1.0\n\
-            deadline_ms = 1000\n[acceptance]\nregret_mean = 0.5\nregret_max = 1.0\n\
+            deadline_ms = 1000\n[acceptance]\nregret_mean = 0.5\nregret_max = 1.0\nregret_top3 = 0.5\n\
             coverage = 0.5\nhalf_width = 0.9\nguard_losers = 3\nwins_kept = 0.01\n\
             candidates = 3\nmedian_over_best = 1.01\n"
 }

@@ -374,8 +374,8 @@ impl Builder<'_> {
             "selection": "batch",
             "guard": {"cpu-rows": margin("cpu-rows"), "gpu-matrix": margin("gpu-matrix")},
             "acceptance": {
-                "regret_mean": 0.5, "regret_max": 1.0, "coverage": 0.5, "half_width": 0.9,
-                "abstention": null, "guard_losers": 3, "wins_kept": 0.01, "candidates": 3,
+                "regret_mean": 0.5, "regret_max": 1.0, "regret_top3": 0.5, "coverage": 0.5,
+                "half_width": 0.9, "abstention": null, "guard_losers": 3, "wins_kept": 0.01, "candidates": 3,
                 "median_over_best": 1.01,
             },
             "verdict": {"rounds": 14, "quantile": 0.95, "alpha": 0.05},

@@ -116,8 +116,15 @@ fn rows(searches: &[&Value]) -> Vec<Row> {
     out
 }
 
-/// Nonnegative least squares by cyclic coordinate descent on the normal equations.
-fn fit(rows: &[&Row], design: &[usize]) -> Vec<f64> {
+/// What the coefficients of a family's fits stay near, and strengths, the strongest first; products
+/// have such a prior, rows none.
+fn prior(family: &str) -> Option<(f64, [f64; 3])> {
+    (family == "gpu-matrix").then_some((1.0, [1e-2, 1e-3, 1e-5]))
+}
+
+/// Nonnegative least squares by cyclic coordinate descent on the normal equations, with a penalty of
+/// strength·Σw·(c − toward)² for each coefficient.
+fn fit(rows: &[&Row], design: &[usize], (strength, toward): (f64, f64)) -> Vec<f64> {
     let n = design.len();
     let scale: Vec<f64> = (0..n)
         .map(|j| {
@@ -127,23 +134,71 @@ fn fit(rows: &[&Row], design: &[usize]) -> Vec<f64> {
         .collect();
     let root = |r: &Row| r.weight().sqrt();
     let a = |r: &Row, j: usize| root(r) * r.x[design[j]] / r.label / scale[j];
-    let gram: Vec<Vec<f64>> = (0..n)
+    let heavy = strength * rows.iter().map(|r| r.weight()).sum::<f64>();
+    let mut gram: Vec<Vec<f64>> = (0..n)
         .map(|i| (0..n).map(|j| rows.iter().map(|r| a(r, i) * a(r, j)).sum()).collect())
         .collect();
-    let target: Vec<f64> = (0..n).map(|j| rows.iter().map(|r| root(r) * a(r, j)).sum()).collect();
+    let mut target: Vec<f64> =
+        (0..n).map(|j| rows.iter().map(|r| root(r) * a(r, j)).sum()).collect();
+    for j in 0..n {
+        gram[j][j] += heavy / (scale[j] * scale[j]);
+        target[j] += heavy * toward / scale[j];
+    }
     let mut c = vec![0.0; n];
     for _ in 0..100_000 {
+        let before = c.clone();
         for j in 0..n {
             let rest: f64 = (0..n).filter(|i| *i != j).map(|i| gram[j][i] * c[i]).sum();
             c[j] = f64::max(0.0, (target[j] - rest) / gram[j][j]);
+        }
+        if c == before {
+            break;
         }
     }
     c.iter().zip(&scale).map(|(c, s)| c / s).collect()
 }
 
-/// Fits of every design.
-fn fits(family: &str, rows: &[&Row]) -> Vec<Vec<f64>> {
-    designs(family).iter().map(|design| fit(rows, design)).collect()
+/// Fits of every design, with a strength where the family has a prior.
+fn fits(family: &str, rows: &[&Row], strength: Option<f64>) -> Vec<Vec<f64>> {
+    let toward = prior(family).map_or(0.0, |p| p.0);
+    let penalty = (strength.unwrap_or(0.0), toward);
+    designs(family).iter().map(|design| fit(rows, design, penalty)).collect()
+}
+
+/// The strength by leaving out each shape of some rows: smallest mean regret, then error, then the
+/// first.
+fn strength(family: &str, rows: &[&Row]) -> Option<f64> {
+    let mut shapes: Vec<&str> = rows.iter().map(|r| r.shape.as_str()).collect();
+    shapes.sort_unstable();
+    shapes.dedup();
+    let mut best: Option<([f64; 2], f64)> = None;
+    for strength in prior(family)?.1 {
+        let (mut regrets, mut square) = (Vec::new(), 0.0);
+        for shape in &shapes {
+            let rest: Vec<&Row> = rows.iter().copied().filter(|r| r.shape != *shape).collect();
+            let c = mean(family, &fits(family, &rest, Some(strength)));
+            let held: Vec<&Row> = rows.iter().copied().filter(|r| r.shape == *shape).collect();
+            let mut cases: BTreeMap<&str, Vec<(f64, f64)>> = BTreeMap::new();
+            for row in held {
+                let own = predict(&c, &row.x);
+                square += row.weight() * (own / row.label - 1.0).powi(2);
+                cases.entry(&row.case).or_default().push((own, row.label));
+            }
+            for own in cases.values() {
+                let least = |a: (f64, f64), b: &(f64, f64)| if b.0 < a.0 { *b } else { a };
+                let pick = own.iter().fold(own[0], least).1;
+                let best = own.iter().map(|o| o.1).fold(f64::MAX, f64::min);
+                regrets.push(pick / best - 1.0);
+            }
+        }
+        let weight: f64 = rows.iter().map(|r| r.weight()).sum();
+        let regret = regrets.iter().sum::<f64>() / regrets.len() as f64;
+        let found = [regret, square / weight];
+        if best.is_none_or(|(best, _)| found < best) {
+            best = Some((found, strength));
+        }
+    }
+    best.map(|(_, strength)| strength)
 }
 
 /// Their mean.
@@ -183,15 +238,19 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
     let rows = rows(searches);
     let all: Vec<&Row> = rows.iter().collect();
     let names = inputs(&searches[0]["case"]);
-    let fitted = fits(family, &all);
+    let chosen = strength(family, &all);
+    let fitted = fits(family, &all, chosen);
     let coefficients = mean(family, &fitted);
     let mut shapes: Vec<&str> = rows.iter().map(|r| r.shape.as_str()).collect();
     shapes.sort_unstable();
     shapes.dedup();
     let mut held = vec![0.0; rows.len()];
+    let mut strengths = Vec::new();
     for shape in &shapes {
         let training: Vec<&Row> = rows.iter().filter(|r| r.shape != *shape).collect();
-        let c = mean(family, &fits(family, &training));
+        let own = strength(family, &training);
+        strengths.push(own);
+        let c = mean(family, &fits(family, &training, own));
         for (i, row) in rows.iter().enumerate().filter(|(_, r)| r.shape == *shape) {
             held[i] = predict(&c, &row.x);
         }
@@ -204,7 +263,8 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         cases.values().map(|own| (pick(own, |i| held[i]), pick(own, |i| rows[i].label))).collect();
     let folds: Vec<Value> = shapes
         .iter()
-        .map(|shape| {
+        .zip(strengths)
+        .map(|(shape, strength)| {
             let regrets: Vec<f64> = picks
                 .iter()
                 .filter(|(p, _)| rows[*p].shape == *shape)
@@ -212,7 +272,11 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
                 .collect();
             let mean = regrets.iter().sum::<f64>() / regrets.len() as f64;
             let max = regrets.iter().copied().fold(0.0, f64::max);
-            json!({"held_out": shape, "regret_mean": mean, "regret_max": max})
+            let mut fold = json!({"held_out": shape, "regret_mean": mean, "regret_max": max});
+            if let Some(strength) = strength {
+                fold["strength"] = json!(strength);
+            }
+            fold
         })
         .collect();
     let incumbents: Vec<usize> = searches
@@ -281,7 +345,7 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         .zip(&fitted)
         .map(|(terms, c)| json!({"terms": terms, "coefficients": c}))
         .collect();
-    json!({
+    let mut file = json!({
         "schema": "tilewright-calibration-v1", "family": family, "rows": fit_rows,
         "incumbents": incumbents, "terms": terms, "folds": folds,
         "designs": designs,
@@ -294,7 +358,11 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
             "shapes": shapes.len(),
         },
         "code_sha256": sha("code"), "data_sha256": sha(text),
-    })
+    });
+    if let (Some((toward, strengths)), Some(strength)) = (prior(family), chosen) {
+        file["prior"] = json!({"toward": toward, "strengths": strengths, "strength": strength});
+    }
+    file
 }
 
 /// Frozen plans of a case.

@@ -237,6 +237,7 @@ pub fn results(files: &Files, freeze: &str, holdout: &[Value]) -> Value {
     let value = |rule: &str| match rule {
         "regret_mean" => whole["regret"]["challenger"]["mean"].clone(),
         "regret_max" => whole["regret"]["challenger"]["max"].clone(),
+        "regret_top3" => whole["regret"]["top3"]["mean"].clone(),
         "coverage" => {
             json!(number(&coverage["inside"]).unwrap() / number(&coverage["labels"]).unwrap())
         }

@@ -5,6 +5,7 @@ use tilewright_ir::program::MapOp;
 use tilewright_kernel::kernel::{Elem, Scope, ValueId};
 
 use super::CodegenError;
+use super::async_copy::gcd;
 use super::emitter::{Class, Emitter, Operand, Reg, Val};
 
 /// The PTX type of a scalar parameter.
@@ -93,7 +94,11 @@ impl Emitter<'_> {
                     self.offsets.insert(result);
                 }
                 let (a, b) = (self.val(*a)?, self.val(*b)?);
-                self.binary(op, elem, a, b)?
+                let out = self.binary(op, elem, a, b)?;
+                if elem == Elem::Index && matches!(op, MapOp::Sub | MapOp::Min | MapOp::Max) {
+                    self.multiples.insert(out, gcd(self.multiple(a), self.multiple(b)));
+                }
+                out
             }
             _ => return Err(self.unsupported(format!("{} of {} operands", op.name(), args.len()))),
         };
@@ -163,6 +168,8 @@ impl Emitter<'_> {
                         let reg = self.reg(Class::B64);
                         self.inst(format_args!("add.s64 {reg}, {x}, {y}"));
                         self.reuse.sums.insert(key, reg);
+                        let both = [x, y].map(|r| self.multiple(Val::Reg(r)));
+                        self.multiples.insert(reg, gcd(both[0], both[1]));
                         reg
                     }
                 };
@@ -195,7 +202,22 @@ impl Emitter<'_> {
             self.inst(format_args!("mul.lo.s64 {out}, {reg}, {n}"));
         }
         self.reuse.products.insert((reg, n), out);
+        // Products that leave 64 bits keep the powers of two of both factors, and no more.
+        let multiple = self.multiple(Val::Reg(reg)).checked_mul(n.unsigned_abs());
+        self.multiples.insert(out, multiple.unwrap_or(1));
         out
+    }
+
+    /// A number that an index is surely a multiple of; 0 of zero, of which every number is a
+    /// divisor.
+    pub(super) fn multiple(&self, val: Val) -> u64 {
+        let of = |reg: &Reg| self.multiples.get(reg).copied().unwrap_or(1);
+        match val {
+            Val::Int(n) => n.unsigned_abs(),
+            Val::Reg(reg) => of(&reg),
+            Val::Sum(reg, n) => gcd(of(&reg), n.unsigned_abs()),
+            Val::Float(..) => 1,
+        }
     }
 
     /// x / s for an s that the whole subgroup shares: x·(1/(s·2^k))·2^k, at most 1.5 units in the

@@ -11,7 +11,7 @@ use super::CodegenError;
 use super::emitter::{Class, Emitter, Reg, Val};
 use super::memory::{At, shared_offset};
 
-fn gcd(a: u64, b: u64) -> u64 {
+pub(super) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

@@ -292,6 +292,8 @@ pub struct Emitter<'a> {
     pub(super) coarse: bool,
     /// 64-bit registers that are surely not negative.
     pub(super) naturals: Set<Reg>,
+    /// What 64-bit registers are surely multiples of, where that is more than 1; 0 of a zero.
+    pub(super) multiples: Map<Reg, u64>,
 }
 
 impl<'a> Emitter<'a> {
@@ -321,6 +323,7 @@ impl<'a> Emitter<'a> {
             offsets: Set::default(),
             coarse: writes_only(kernel, DType::BF16),
             naturals: Set::default(),
+            multiples: Map::default(),
         }
     }
 

@@ -280,6 +280,11 @@ impl Emitter<'_> {
             }
             GuardTest::Count(limit) => {
                 let limit = self.val(limit)?;
+                if self.multiple(limit).is_multiple_of(width.max(1) as u64) {
+                    // Of a lane's elements all take part or none does.
+                    let p = self.below(width as u32, 0, limit)?;
+                    return Ok((p, vec![p; width]));
+                }
                 let mut each = Vec::with_capacity(width);
                 for v in 0..width {
                     each.push(self.below(width as u32, v as u32, limit)?);
@@ -368,11 +373,15 @@ impl Emitter<'_> {
                 }
                 let (all, each) = self.guard(guard, out.len())?;
                 self.load_vector(&address, &out, Some(all));
-                if out.len() > 1 && matches!(guard.test, GuardTest::Count(_)) {
-                    for (v, p) in each.iter().enumerate().take(out.len() - 1) {
-                        let partial = self.partial(*p, all);
-                        self.load_one(&address, out[v], v as u64, Some(partial));
-                    }
+                // To registers of their own: a load to the same one would wait for that of all.
+                let mut parts = Vec::new();
+                for (v, p) in each.iter().enumerate().filter(|(_, p)| **p != all) {
+                    let (partial, part) = (self.partial(*p, all), self.reg(class));
+                    self.load_one(&address, part, v as u64, Some(partial));
+                    parts.push((out[v], part, partial));
+                }
+                for (reg, part, partial) in parts {
+                    self.inst(format_args!("@{partial} mov.{} {reg}, {part}", class.mov()));
                 }
             }
         }
@@ -459,11 +468,8 @@ impl Emitter<'_> {
             }
         };
         self.store_vector(&address, &regs, all);
-        if regs.len() > 1
-            && let Some(all) = all
-            && matches!(guard.map(|g| g.test), Some(GuardTest::Count(_)))
-        {
-            for (v, p) in each.iter().enumerate().take(regs.len() - 1) {
+        if let Some(all) = all {
+            for (v, p) in each.iter().enumerate().filter(|(_, p)| **p != all) {
                 let partial = self.partial(*p, all);
                 let at = address.element(v as u64);
                 let (space, name) = (address.space(), regs[v].class.mov());

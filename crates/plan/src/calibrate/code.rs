@@ -6,6 +6,7 @@ use crate::hash::{Canonical, Hash256};
 /// records it: coefficients can be re-derived only by the code that made them.
 pub fn code_hash() -> Hash256 {
     let sources = [
+        ("calibrate/anchor.rs", include_str!("anchor.rs")),
         ("calibrate/data.rs", include_str!("data.rs")),
         ("calibrate/fit.rs", include_str!("fit.rs")),
         ("calibrate/lstsq.rs", include_str!("lstsq.rs")),

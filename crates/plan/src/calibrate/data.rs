@@ -97,6 +97,7 @@ pub struct Dataset {
     samples: Vec<Sample>,
     designs: Vec<Design>,
     weights: Vec<f64>,
+    anchored: bool,
 }
 
 impl Dataset {
@@ -135,7 +136,7 @@ impl Dataset {
             }
         }
         let weights = vec![1.0; samples.len()];
-        Ok(Dataset { samples, designs, weights })
+        Ok(Dataset { samples, designs, weights, anchored: false })
     }
 
     /// The same rows with a weight each, over 0 and at most 1 ([`weight`]); without, all count 1.
@@ -150,6 +151,17 @@ impl Dataset {
             Some(row) => Err(DataError::Weights { row, rows }),
             None => Ok(Dataset { weights, ..self }),
         }
+    }
+
+    /// The same rows, of whose designs a coefficient of 1 says what is known of a term: fits stay near
+    /// that ([`super::anchor`]).
+    pub fn anchored(self) -> Self {
+        Dataset { anchored: true, ..self }
+    }
+
+    /// Whether fits stay near coefficients of 1.
+    pub fn is_anchored(&self) -> bool {
+        self.anchored
     }
 
     /// Whether a row's repetitions lie no further apart than [`STEADY`]: it counts at least half.
@@ -174,7 +186,8 @@ impl Dataset {
     pub fn relabelled(&self, labels: &[f64]) -> Result<Dataset, DataError> {
         let samples = self.samples.iter().zip(labels);
         let samples = samples.map(|(s, label)| Sample { label: *label, ..s.clone() });
-        Dataset::new(samples.collect(), self.designs.clone())?.weighted(self.weights.clone())
+        let new = Dataset::new(samples.collect(), self.designs.clone())?;
+        Dataset { anchored: self.anchored, ..new }.weighted(self.weights.clone())
     }
 
     /// Every row number.

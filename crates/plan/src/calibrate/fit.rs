@@ -6,7 +6,7 @@
 //! that the reported regret owes nothing to the held-out labels.
 
 use super::data::{DataError, Dataset, Split};
-use super::nnls;
+use super::{anchor, nnls};
 
 /// How the designs of a dataset become one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,6 +26,8 @@ pub struct Fitted {
     pub coefficients: Vec<f64>,
     /// √(weighted mean (prediction/label − 1)²) over the training rows.
     pub relative_rmse: f64,
+    /// How strongly the coefficients were kept near 1 ([`super::anchor`]); `None` where they were free.
+    pub strength: Option<f64>,
 }
 
 impl Fitted {
@@ -48,6 +50,7 @@ pub fn fit(data: &Dataset, design: usize, rows: &[usize]) -> Result<Fitted, Data
         design,
         coefficients: solution.coefficients,
         relative_rmse: (solution.loss / weights).sqrt(),
+        strength: None,
     })
 }
 
@@ -152,7 +155,8 @@ pub fn select(data: &Dataset, rows: &[usize], split: Split) -> Result<usize, Dat
     best.map(|(_, design)| design).ok_or(DataError::NoDesign)
 }
 
-/// Fits the model of a strategy on the given rows.
+/// Fits the model of a strategy on the given rows; of anchored data every design, near what its
+/// coefficients were ([`super::anchor`]).
 ///
 /// # Errors
 /// As [`leave_one_out`].
@@ -162,6 +166,9 @@ pub fn train(
     split: Split,
     strategy: Strategy,
 ) -> Result<Vec<Fitted>, DataError> {
+    if data.is_anchored() {
+        return anchor::train(data, rows, split);
+    }
     match strategy {
         Strategy::Select => Ok(vec![fit(data, select(data, rows, split)?, rows)?]),
         Strategy::Average => (0..data.designs().len()).map(|d| fit(data, d, rows)).collect(),

@@ -3,6 +3,7 @@
 //! [`Dataset`] holds labelled candidates and one or more [`Design`]s (feature sets at a value of
 //! their hyperparameter). [`fit`] is nonnegative least squares on the relative error;
 //! [`select`] chooses a design by held-out regret, [`Strategy::Average`] takes the mean of all;
+//! fits of terms that have prices already stay near those ([`anchor`]);
 //! [`nested`] reports what either is worth on groups that took no part in it, [`frozen`] on a
 //! stated hold-out. [`whole_launch`] makes designs and models of the policy of that name,
 //! [`guard`] decides when a challenger replaces an incumbent, [`bands`] say how far labels and
@@ -11,6 +12,7 @@
 //! Features that were chosen after a record was seen aren't held out on that record, whatever the
 //! protocol; only fresh data can say what they are worth.
 
+pub mod anchor;
 pub mod bands;
 mod code;
 mod data;

@@ -42,6 +42,15 @@ pub enum NnlsError {
 /// # Errors
 /// [`NnlsError`] for empty, mismatched or non-finite input.
 pub fn solve(a: &Matrix, b: &[f64]) -> Result<Solution, NnlsError> {
+    let few = a.cols() <= ENUMERATION_LIMIT;
+    solve_by(a, b, if few { enumerate } else { lawson_hanson })
+}
+
+fn solve_by(
+    a: &Matrix,
+    b: &[f64],
+    method: fn(&Matrix, &[f64]) -> Solution,
+) -> Result<Solution, NnlsError> {
     if a.rows() == 0 || a.cols() == 0 {
         return Err(NnlsError::Empty { rows: a.rows(), columns: a.cols() });
     }
@@ -69,16 +78,21 @@ pub fn solve(a: &Matrix, b: &[f64]) -> Result<Solution, NnlsError> {
     };
     // Thousands of rows count once, not once for every active set.
     let (small, targets) = lstsq::reduce(&scaled, b);
-    let mut solution = if a.cols() <= ENUMERATION_LIMIT {
-        enumerate(&small, &targets)
-    } else {
-        lawson_hanson(&small, &targets)
-    };
+    let mut solution = method(&small, &targets);
     solution.loss = loss(&scaled, &solution.coefficients, b);
     for (coefficient, scale) in solution.coefficients.iter_mut().zip(&scales) {
         *coefficient /= scale;
     }
     Ok(solution)
+}
+
+/// As [`solve`], for columns of which none depends on the others: the optimum is one point then, and
+/// the iteration finds it however many unknowns there are.
+///
+/// # Errors
+/// As [`solve`].
+pub fn solve_convex(a: &Matrix, b: &[f64]) -> Result<Solution, NnlsError> {
+    solve_by(a, b, lawson_hanson)
 }
 
 fn loss(a: &Matrix, x: &[f64], b: &[f64]) -> f64 {

@@ -135,7 +135,7 @@ pub fn designs(family: Family, cores: u32, rows: &[Inputs]) -> Vec<Design> {
         .collect()
 }
 
-/// Samples with the designs of a family.
+/// Samples with the designs of a family; fits of priced terms stay near their prices.
 ///
 /// # Errors
 /// As [`Dataset::new`].
@@ -145,7 +145,8 @@ pub fn dataset(
     samples: Vec<Sample>,
     rows: &[Inputs],
 ) -> Result<Dataset, DataError> {
-    Dataset::new(samples, designs(family, cores, rows))
+    let data = Dataset::new(samples, designs(family, cores, rows))?;
+    Ok(if family.is_priced() { data.anchored() } else { data })
 }
 
 /// The feature of that label, as [`label`] writes it.
@@ -329,8 +330,11 @@ mod tests {
                 inputs[1] = (1.0 + 7.0 * unit()).floor();
                 let capacity = |t: usize| family.terms()[t].saturates.then_some(512);
                 let terms = 0..family.terms().len();
+                // Of priced terms something near their prices.
+                let share = if family.is_priced() { 0.05 } else { 1.0 };
+                let price = |t: usize| 1.0 + share * t as f64;
                 let time: f64 =
-                    terms.map(|t| (1.0 + t as f64) * family.value(t, capacity(t), &inputs)).sum();
+                    terms.map(|t| price(t) * family.value(t, capacity(t), &inputs)).sum();
                 samples.push(Sample {
                     case: format!("{case}"),
                     shape: format!("{case}"),

@@ -7,7 +7,7 @@ use crate::legality::{self, Rule};
 use crate::mapping::{Mapping, Residency, RowMapping};
 use crate::policy::CandidateFacts;
 use crate::policy::gpu_matrix::RESERVED_BYTES;
-use crate::policy::gpu_rows::distinct_bytes;
+use crate::policy::gpu_rows::{distinct_bytes, registers};
 use crate::problem::RowProblem;
 use crate::request::{PlanError, SpaceOptions};
 use crate::rows::RowCounts;
@@ -34,12 +34,17 @@ const STAGED: u64 = 16_384;
 const HELD: u64 = 64;
 /// Rows side by side of those.
 const BATCHES: [u32; 2] = [1, 2];
+/// Share of the second-level cache that tensors take of which launches are told how many groups a
+/// core holds, and the most such groups.
+const NEAR: f64 = 0.6;
+const MOST: u64 = 32;
 /// Bytes of the widest access.
 const WIDEST: u64 = 16;
 
 /// Every candidate, in this order: groups per row, reuse choice (cache, then reload), subgroups,
 /// rows per group, vector width from the widest down, registers before shared memory, loads ahead
-/// (with, then without), accumulators. Loops over the columns are fused, so that a value is used
+/// (with, then without), accumulators, registers as the assembler likes, then by the groups that a core
+/// holds. Loops over the columns are fused, so that a value is used
 /// while it is in a register. Ties in score keep the earlier one.
 ///
 /// - Vectors are whole accesses (16 bytes, 8 bytes) where the columns are a multiple of them; else
@@ -53,6 +58,8 @@ const WIDEST: u64 = 16;
 ///   shared memory too, one or two at once: in registers, few groups fit a core at the same time.
 /// - The second-level cache is told to keep inputs where it can't hold all inputs and outputs, for
 ///   the widest vectors and rows in registers (benches/cuda/RESULTS.md).
+/// - Where a core can take twice its groups of a launch at once, one set of accumulators comes with and
+///   without that number, of rows in registers, of tensors that the second-level cache holds.
 /// - Rows over several launches come last: see [`split_rows::mappings`].
 ///
 /// # Errors
@@ -172,7 +179,7 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
                             false => Residency::Normal,
                         };
                         let hinted = RowMapping { residency, ..base };
-                        variants(problem, choices, hinted, folds, &mut out);
+                        variants((problem, gpu), choices, hinted, folds, &mut out);
                         staged(problem, gpu, base, folds, &mut out);
                     }
                 }
@@ -216,9 +223,26 @@ fn staged(
     }
 }
 
-/// The loads ahead and accumulators of a mapping.
+/// How many groups a core is told to hold where it takes all of its groups at once, with room for those
+/// of the next launch, which start while they end: twice as many. Left to itself, the assembler saves
+/// registers that nobody needs then, by loads that stand behind the first use of others.
+fn together(problem: &RowProblem, gpu: &GpuFacts, m: RowMapping) -> Option<u32> {
+    let near = distinct_bytes(problem) <= gpu.l2_bytes.unwrap_or(0) as f64 * NEAR;
+    if !(near && m.cache && m.pack == 1 && m.cluster == 1 && problem.columns < STAGED) {
+        return None;
+    }
+    let taken = problem.programs.div_ceil(gpu.cores.max(1).into());
+    let each = m.threads() * registers(problem, &m, problem.columns);
+    let groups = taken.saturating_mul(2);
+    let fits = groups.saturating_mul(each) <= gpu.registers_per_core.unwrap_or(0)
+        && groups.saturating_mul(m.threads()) <= gpu.threads_per_core.unwrap_or(0)
+        && (1..=MOST).contains(&groups);
+    fits.then_some(groups as u32)
+}
+
+/// The loads ahead and accumulators of a mapping, and the groups that a core holds at once.
 fn variants(
-    problem: &RowProblem,
+    (problem, gpu): (&RowProblem, &GpuFacts),
     choices: &Choices,
     base: RowMapping,
     folds: bool,
@@ -233,7 +257,11 @@ fn variants(
                 continue;
             }
             let accumulators = if folds { sets } else { 1 };
-            out.push(RowMapping { unroll: sets, accumulators, ahead, ..base });
+            let m = RowMapping { unroll: sets, accumulators, ahead, ..base };
+            out.push(m);
+            if folds && accumulators == 1 {
+                out.extend(together(problem, gpu, m).map(|resident| RowMapping { resident, ..m }));
+            }
         }
     }
 }

@@ -43,6 +43,20 @@ pub struct Fold {
     pub regret_mean: f64,
     /// Largest regret over its cases.
     pub regret_max: f64,
+    /// Strength of the fit without it, where the family's fits stay near a prior.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strength: Option<f64>,
+}
+
+/// What the coefficients of a family's fits stay near, and how strongly.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Prior {
+    /// The coefficient without any data.
+    pub toward: f64,
+    /// Strengths that were tried, in the order of preference.
+    pub strengths: Vec<f64>,
+    /// The one of the fit.
+    pub strength: f64,
 }
 
 /// calibration/FAMILY.json.
@@ -60,6 +74,9 @@ pub struct CalibrationFile {
     pub terms: Value,
     /// The fits of which the coefficients are the mean.
     pub designs: Vec<DesignFit>,
+    /// What the coefficients stay near; `None` where they are free.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prior: Option<Prior>,
     /// As in the profile.
     pub confidence: Value,
     /// The nested protocol.

@@ -109,6 +109,12 @@ impl Family {
         }
     }
 
+    /// Whether the inputs are microseconds at prices that were fitted to many shapes, so that
+    /// coefficients of 1 are an estimate.
+    pub fn is_priced(self) -> bool {
+        matches!(self, Family::GpuRegisterRows | Family::GpuRegisterMatrix)
+    }
+
     /// The terms that a model may have.
     pub fn terms(self) -> &'static [TermInfo] {
         match self {
