@@ -167,10 +167,19 @@ fn rows_go_side_by_side_where_nothing_orders_them() {
     assert_eq!(gpu_verdict(&layernorm, ahead), Err(Rule::BatchRange));
 }
 
+/// A part of the inputs is kept where inputs and outputs are at most twice as large as the cache, and
+/// that is the default there.
 #[test]
 fn hints_are_for_what_the_cache_cannot_hold() {
-    for (rows, hinted) in [(1024, false), (4096, true)] {
-        let mut program = build("softmax", &OpRequest::shaped(DType::F32, &[rows, 4096])).unwrap();
+    use Residency::{Keep, Normal, Part};
+    for (rows, dtype, hinted, default) in [
+        (1024, DType::F32, &[][..], Normal),
+        (4096, DType::F32, &[Keep], Keep),
+        (4096, DType::BF16, &[Keep, Part], Part),
+        (7168, DType::BF16, &[Keep, Part], Part),
+        (8192, DType::BF16, &[Keep], Keep),
+    ] {
+        let mut program = build("softmax", &OpRequest::shaped(dtype, &[rows, 4096])).unwrap();
         for (_, tensor) in program.tensors.iter_mut() {
             tensor.align = 16;
         }
@@ -178,11 +187,18 @@ fn hints_are_for_what_the_cache_cannot_hold() {
         let request = Request::new(&program, &facts);
         let policy = policy::by_name("gpu", None).unwrap();
         let ranking = plan(&request, &Target::nvidia_h200(), policy.as_ref()).unwrap();
-        let hints = ranking.candidates.iter().filter(|c| match c.mapping {
-            Mapping::Rows(m) => m.residency != Residency::Normal,
-            _ => false,
-        });
-        assert_eq!(hints.count() > 0, hinted, "{rows} rows");
+        let of = |at: usize| match ranking.candidates[at].mapping {
+            Mapping::Rows(m) => m.residency,
+            _ => Normal,
+        };
+        for hint in [Keep, Residency::Stream, Part] {
+            let found = ranking.order.iter().any(|at| of(*at) == hint);
+            assert_eq!(found, hinted.contains(&hint), "{rows} rows of {dtype}: {hint:?}");
+        }
+        assert_eq!(of(ranking.order[0]), default, "{rows} rows of {dtype}");
+        let words = ranking.explain(1);
+        let said = words.contains("part of the inputs kept in cache");
+        assert_eq!(said, default == Part, "{words}");
     }
     let m1 = Target::apple_m1_max();
     let keep = RowMapping { residency: Residency::Keep, ..BASE };

@@ -15,9 +15,11 @@ const ADDRESSES: u64 = 24;
 /// Most groups that a core holds.
 const GROUPS: u64 = 32;
 /// Time of memory traffic with hints to the second-level cache over that without, as seen on an H200
-/// with blocks of one row (benches/cuda/RESULTS.md): where it is told to keep inputs, and where
-/// everything is streamed, which is faster in short runs and slower in long ones.
+/// with blocks of one row (benches/cuda/RESULTS.md): where it is told to keep inputs, where to keep a
+/// part of them (inputs and outputs of 1.07 times its size), and where everything is streamed, which is
+/// faster in short runs and slower in long ones.
 const KEEP: f64 = 0.97;
+const PART: f64 = 0.86;
 const STREAM: f64 = 1.02;
 /// Cycles from an addition to the use of its sum.
 const ADD: f64 = 4.0;
@@ -176,7 +178,8 @@ impl GpuRowCounts {
             folds: problem.reductions.len() as f64,
             share: match mapping.residency {
                 Residency::Normal => 1.0,
-                Residency::Keep | Residency::Part => KEEP,
+                Residency::Keep => KEEP,
+                Residency::Part => PART,
                 Residency::Stream => STREAM,
             },
             ragged: !problem.columns.is_multiple_of(mapping.workers() * u64::from(mapping.vector)),

@@ -38,6 +38,9 @@ const BATCHES: [u32; 2] = [1, 2];
 /// core holds, and the most such groups.
 const NEAR: f64 = 0.6;
 const MOST: u64 = 32;
+/// Most bytes of inputs and outputs, in sizes of the second-level cache, for which it is told to keep a
+/// part of the inputs: at 1.07 that took 11 to 20 % less time than keeping all, at 2.13 as long.
+const PARTED: f64 = 2.0;
 /// Bytes of the widest access.
 const WIDEST: u64 = 16;
 
@@ -57,7 +60,8 @@ const WIDEST: u64 = 16;
 /// - Rows from 16384 columns on of 16-bit elements, and longer than 65536 of others, are staged in
 ///   shared memory too, one or two at once: in registers, few groups fit a core at the same time.
 /// - The second-level cache is told to keep inputs where it can't hold all inputs and outputs, for
-///   the widest vectors and rows in registers (benches/cuda/RESULTS.md).
+///   the widest vectors and rows in registers; where they are at most twice as large as it, also to
+///   keep a part of the inputs (benches/cuda/RESULTS.md).
 /// - Where a core can take twice its groups of a launch at once, one set of accumulators comes with and
 ///   without that number, of rows in registers, of tensors that the second-level cache holds.
 /// - Rows over several launches come last: see [`split_rows::mappings`].
@@ -149,7 +153,12 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
     let clusters = CLUSTERS.iter().find(|(end, _)| columns < *end).map_or(&[1][..], |(_, c)| c);
     let ordered = problem.reductions.iter().any(|r| !r.unordered);
     let folds = !problem.reductions.is_empty() && !ordered;
-    let fits = gpu.l2_bytes.is_none_or(|all| distinct_bytes(problem) <= all as f64);
+    let sizes = gpu.l2_bytes.map_or(0.0, |all| distinct_bytes(problem) / all as f64);
+    let hints: &[Residency] = match sizes {
+        ..=1.0 => &[Residency::Normal],
+        ..=PARTED => &[Residency::Keep, Residency::Part],
+        _ => &[Residency::Keep],
+    };
     let mut out = Vec::new();
     for &cluster in clusters.iter().filter(|c| **c == 1 || folds && **c <= gpu.max_cluster) {
         for &cache in choices.caches.iter().filter(|c| **c || cluster == 1) {
@@ -174,12 +183,10 @@ fn mappings(problem: &RowProblem, gpu: &GpuFacts, choices: &Choices) -> Vec<RowM
                             continue;
                         }
                         let widest = choices.vectors.iter().max() == Some(&vector);
-                        let residency = match !fits && widest {
-                            true => Residency::Keep,
-                            false => Residency::Normal,
-                        };
-                        let hinted = RowMapping { residency, ..base };
-                        variants((problem, gpu), choices, hinted, folds, &mut out);
+                        for &residency in if widest { hints } else { &[Residency::Normal] } {
+                            let hinted = RowMapping { residency, ..base };
+                            variants((problem, gpu), choices, hinted, folds, &mut out);
+                        }
                         staged(problem, gpu, base, folds, &mut out);
                     }
                 }
