@@ -2,11 +2,55 @@
 
 mod common;
 
-use tilewright_cuda::{PtxTarget, emit};
+use tilewright_cuda::{PtxTarget, emit, emit_for};
 use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::{DType, analysis};
 use tilewright_kernel::lower::{Join, Options, lower};
 use tilewright_plan::mapping::{Mapping, Residency, RowMapping};
+
+/// The first arrival at the cluster's barrier publishes nothing. The others publish what every
+/// subgroup wrote to the other groups, or, behind a leader's fence, nothing either.
+#[test]
+fn arrivals_publish_what_was_written() {
+    let base = RowMapping {
+        subgroups: 8,
+        cluster: 4,
+        vector: 4,
+        cache: true,
+        fuse: true,
+        stage: true,
+        resident: 2,
+        ..RowMapping::ONE
+    };
+    for (op, leader, relaxed, released) in
+        [("softmax", false, 1, 2), ("softmax", true, 3, 0), ("layernorm", true, 2, 0)]
+    {
+        let mut program = build(op, &OpRequest::shaped(DType::F32, &[4, 32_768])).unwrap();
+        program.tensors.iter_mut().for_each(|(_, tensor)| tensor.align = 16);
+        let mapping = Mapping::Rows(RowMapping { leader, ..base });
+        let facts = analysis::facts(&program);
+        let lowered = lower(&program, &facts, &mapping, &Options::default()).unwrap();
+        let earlier = emit(&lowered.launches[0], PtxTarget::BASE).unwrap();
+        assert!(!earlier.text.contains(".relaxed"), "PTX 8.0 has them");
+        let ptx = emit_for(&lowered.launches[0], PtxTarget::DEPENDENT_LAUNCHES).unwrap();
+        let count = |words: &str| ptx.text.matches(words).count();
+        assert_eq!(count("barrier.cluster.arrive.relaxed.aligned"), relaxed, "{op} {leader}");
+        assert_eq!(count("barrier.cluster.arrive.aligned"), released, "{op} {leader}");
+        // A fence behind each branch that writes to the other groups, and before its end.
+        let fences = if leader { relaxed - 1 } else { 0 };
+        assert_eq!(count("fence.acq_rel.cluster"), fences, "{op} {leader}");
+        for (at, _) in ptx.text.match_indices("fence.acq_rel.cluster") {
+            let (before, after) = ptx.text.split_at(at);
+            let written = before.rfind("st.shared::cluster").unwrap();
+            assert!(!before[written..].contains("bra"), "{op}: the fence is in the branch");
+            let arrival = after.find("barrier.cluster.arrive").unwrap();
+            assert!(after[..arrival].contains("bra"), "{op}: so that others don't pay");
+        }
+        if let Some((_, spills)) = common::assemble(&ptx.text, "sm_90") {
+            assert_eq!(spills, 0, "{op} {leader}");
+        }
+    }
+}
 
 #[test]
 fn softmax_and_norms_assemble_without_local_memory() {

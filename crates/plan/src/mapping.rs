@@ -55,6 +55,11 @@ pub struct RowMapping {
     /// 0: as it comes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resident: u32,
+    /// In a cluster, one subgroup of each group, its leader, takes the partial results of all of its
+    /// subgroups to the other groups, behind a barrier of the group. So one subgroup of a group
+    /// waits until the others can see what it wrote to them, instead of every one.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub leader: bool,
 }
 
 /// Which lines the second-level cache of a GPU is told to give up first: hints, which change no
@@ -134,6 +139,7 @@ impl RowMapping {
         stage: false,
         batch: 1,
         resident: 0,
+        leader: false,
     };
 
     /// Workers per program, W.

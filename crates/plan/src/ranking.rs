@@ -176,6 +176,7 @@ pub fn describe(mapping: &Mapping) -> String {
             stage,
             batch,
             resident,
+            leader,
         }) => {
             let threads = u64::from(*lanes) * u64::from(*subgroups) * u64::from(*pack);
             let reuse = if *cache { "cache" } else { "reload" };
@@ -196,6 +197,9 @@ pub fn describe(mapping: &Mapping) -> String {
             }
             if *cluster > 1 {
                 let _ = write!(text, ", clusters of {cluster}");
+            }
+            if *leader {
+                text.push_str(", exchanged by one subgroup a group");
             }
             if *split > 1 {
                 let _ = write!(text, ", rows over {split} groups, a launch a loop");

@@ -45,7 +45,7 @@ pub fn staged_bytes(problem: &RowProblem, mapping: &RowMapping) -> u64 {
 
 /// Barrier sites of one group: one per reduction in any order, if several subgroups share a row
 /// (one for both moments where they are exchanged at once), and in a cluster one more, behind which
-/// every group of it has started.
+/// every group of it has started. Where a leader exchanges, its group meets before each exchange.
 pub fn barriers(problem: &RowProblem, mapping: &RowMapping) -> u64 {
     let free = problem.reductions.iter().filter(|r| r.unordered).count() as u64;
     let known = problem.columns == problem.columns_max;
@@ -53,7 +53,7 @@ pub fn barriers(problem: &RowProblem, mapping: &RowMapping) -> u64 {
     match (mapping.subgroups, mapping.cluster) {
         (1, 1) => 0,
         (_, 1) => free,
-        _ => free + u64::from(free > 0),
+        _ => free * (1 + u64::from(mapping.leader)) + u64::from(free > 0),
     }
 }
 

@@ -247,6 +247,46 @@ fn the_space_stages_long_rows() {
     assert!(staged(DType::BF16, 32_768, 16).contains(&best));
 }
 
+/// A leader is for clusters of groups of several subgroups; its group meets once more before each
+/// exchange. In the space it costs what the plain exchange does, which stays ahead of it.
+#[test]
+fn a_leader_exchanges_for_its_group() {
+    let softmax = aligned("softmax", [64, 131_072], DType::F32);
+    let plain = RowMapping { subgroups: 8, cluster: 8, resident: 2, ..STAGED };
+    let leader = RowMapping { leader: true, ..plain };
+    assert_eq!(gpu_verdict(&softmax, leader), Ok(()));
+    for bad in
+        [RowMapping { cluster: 1, subgroups: 32, ..leader }, RowMapping { subgroups: 1, ..leader }]
+    {
+        assert_eq!(gpu_verdict(&softmax, bad), Err(Rule::ClusterRange), "{bad:?}");
+    }
+    let [counts, led] = [plain, leader].map(|m| RowCounts::new(&softmax, &m));
+    assert_eq!((counts.barriers, led.barriers), (3, 5));
+    assert_eq!(counts.shared_bytes, led.shared_bytes);
+
+    let mut program = build("softmax", &OpRequest::shaped(DType::F32, &[64, 131_072])).unwrap();
+    program.tensors.iter_mut().for_each(|(_, tensor)| tensor.align = 16);
+    let facts = analysis::facts(&program);
+    let policy = policy::by_name("gpu", None).unwrap();
+    let request = Request::new(&program, &facts);
+    let ranking = plan(&request, &Target::nvidia_h200(), policy.as_ref()).unwrap();
+    let of = |at: &usize| match ranking.candidates[*at].mapping {
+        Mapping::Rows(m) => m,
+        other => panic!("{other:?}"),
+    };
+    let order: Vec<RowMapping> = ranking.order.iter().map(of).collect();
+    let led: Vec<usize> = (0..order.len()).filter(|at| order[*at].leader).collect();
+    assert!(led.len() >= 4, "{led:?}");
+    for at in led {
+        let same = RowMapping { leader: false, ..order[at] };
+        let first = order.iter().position(|m| *m == same).unwrap();
+        assert!(first < at, "{same:?}");
+    }
+    let text = serde_json::to_string(&leader).unwrap();
+    assert!(text.contains("\"leader\":true"), "{text}");
+    assert_eq!(serde_json::from_str::<RowMapping>(&text).unwrap(), leader);
+}
+
 #[test]
 fn rows_over_several_launches_keep_and_share_nothing() {
     let target = Target::nvidia_h200();

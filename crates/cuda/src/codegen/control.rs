@@ -178,6 +178,9 @@ impl Emitter<'_> {
             self.reuse = before;
             if !last {
                 self.flush();
+                if self.arrivals.is_fenced(stmt) {
+                    self.inst(format_args!("fence.acq_rel.cluster"));
+                }
                 self.inst(format_args!("bra {end}"));
                 self.place_label(&other);
             }

@@ -12,6 +12,7 @@ use tilewright_kernel::kernel::{
 };
 
 use super::async_copy::{Commits, group_size};
+use super::cluster::{Arrivals, arrivals};
 use super::dependent::{Release, release};
 use super::{CodegenError, PtxTarget, grid};
 
@@ -255,6 +256,8 @@ pub struct Emitter<'a> {
     pub(super) dependent: bool,
     /// Where the kernel says that the next launch may begin.
     pub(super) release: Option<Release>,
+    /// What arrivals at the cluster's barrier publish.
+    pub(super) arrivals: Arrivals,
     /// Stores that loads may still go before.
     pub(super) held: VecDeque<String>,
     pub(super) text: String,
@@ -303,6 +306,7 @@ impl<'a> Emitter<'a> {
             target,
             dependent,
             release: if dependent { release(kernel) } else { None },
+            arrivals: arrivals(kernel, target),
             held: VecDeque::new(),
             text: String::with_capacity(kernel.values.len() * LINE + HEADER),
             counts: [0; Class::ALL.len()],
@@ -539,12 +543,11 @@ impl<'a> Emitter<'a> {
             (Op::Load { place, guard }, Some(_)) => self.load(place, guard.as_ref(), &stmt.results),
             (Op::Store { place, values, guard }, _) => self.store(place, values, guard.as_ref()),
             (Op::Collective { op, value }, Some(result)) => self.collective(*op, *value, result),
-            (Op::Barrier(id), _) => self.barrier(*id),
-            // All barriers of a cluster are its one: subgroups arrive in one order. An arrival
-            // releases and a wait acquires unless said otherwise.
+            (Op::Barrier(id), _) => self.barrier(*id, stmt),
+            // All barriers of a cluster are its one: subgroups arrive in one order.
             (Op::BarrierArrive(_), _) => {
                 self.flush();
-                self.inst(format_args!("barrier.cluster.arrive.aligned"));
+                self.arrive(stmt);
                 Ok(())
             }
             (Op::BarrierWait(_), _) => {
@@ -569,13 +572,20 @@ impl<'a> Emitter<'a> {
         }
     }
 
-    fn barrier(&mut self, id: BarrierId) -> Result<(), CodegenError> {
+    /// Arrives at the barrier of the cluster. An arrival releases and a wait acquires unless said
+    /// otherwise.
+    fn arrive(&mut self, stmt: &Stmt) {
+        let order = if self.arrivals.is_relaxed(stmt) { ".relaxed" } else { "" };
+        self.inst(format_args!("barrier.cluster.arrive{order}.aligned"));
+    }
+
+    fn barrier(&mut self, id: BarrierId, stmt: &Stmt) -> Result<(), CodegenError> {
         self.flush();
         let group = |(_, b): (BarrierId, &Barrier)| b.scope == Scope::Group;
         match self.kernel.barriers[id].scope {
             Scope::Subgroup => self.inst(format_args!("bar.warp.sync 0xffffffff")),
             Scope::Cluster => {
-                self.inst(format_args!("barrier.cluster.arrive.aligned"));
+                self.arrive(stmt);
                 self.inst(format_args!("barrier.cluster.wait.aligned"));
             }
             _ if self.kernel.barriers.iter().filter(|b| group(*b)).count() > 1 => {

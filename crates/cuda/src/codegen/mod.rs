@@ -8,6 +8,7 @@
 
 mod arith;
 mod async_copy;
+mod cluster;
 mod control;
 mod dependent;
 mod emitter;

@@ -55,6 +55,10 @@ struct Rows<'a> {
     /// The subgroup's number within its group.
     member: ValueId,
     barrier: Option<BarrierId>,
+    /// Where a leader exchanges: the barrier of its group, and what is exchanged at the next of the
+    /// cluster, with the elements of one access.
+    gather: Option<BarrierId>,
+    outgoing: Vec<(SharedId, u32)>,
     /// The barrier of the cluster's start, at which the group has arrived and not yet waited.
     start: Option<BarrierId>,
     join: Join,
@@ -103,6 +107,10 @@ fn check(program: &Program, mapping: &RowMapping) -> Result<(), LowerError> {
     if subgroups > lanes {
         let detail = format!("{subgroups} partial results for {lanes} lanes");
         return fail(Rule::SubgroupsPerLane, detail);
+    }
+    if mapping.leader && (cluster == 1 || subgroups == 1) {
+        let detail = format!("a leader among {subgroups} subgroups for {cluster} groups");
+        return fail(Rule::MappingRange, detail);
     }
     if pack > 1 && mapping.stage {
         let detail = format!("{pack} programs of a group, and rows staged in shared memory");
@@ -217,7 +225,9 @@ fn finish(rows: Rows<'_>, facts: &RowFacts) -> Result<Kernel, LowerError> {
     let start = u64::from(cluster > 1 && !slots.is_empty());
     let (bytes, barriers) = if sharers > 1 {
         let joined = u64::from(rows.exchanged().is_some());
-        (slots.iter().sum::<u64>() * sharers, slots.len() as u64 - joined + start)
+        let meetings = slots.len() as u64 - joined;
+        let leader = u64::from(rows.mapping.leader);
+        (slots.iter().sum::<u64>() * sharers, meetings * (1 + leader) + start)
     } else {
         (0, 0)
     };
@@ -249,6 +259,8 @@ impl<'a> Rows<'a> {
             subgroup: zero,
             member: zero,
             barrier: None,
+            gather: None,
+            outgoing: Vec::new(),
             start: None,
             join: options.join,
             tail: options.tail,
@@ -282,6 +294,7 @@ impl Rows<'_> {
         let first = b.mul_int(rank, subgroups.into());
         let own = b.subgroup_id();
         self.subgroup = b.add(first, own);
+        self.member = own;
         if free_reductions(program, facts).next().is_some() {
             let start = b.cluster_barrier("start");
             b.barrier_arrive(start);

@@ -76,6 +76,53 @@ fn rows_meet_once() {
     assert_eq!(run("rmsnorm", 384, DType::F32, BASE, same), 1);
 }
 
+/// A leader exchanges what its group's subgroups left: the group meets before the cluster does.
+#[test]
+fn leaders_exchange_for_their_groups() {
+    let same: fn(&mut [f64]) = |_| {};
+    let base = RowMapping { cluster: 2, leader: true, ..BASE };
+    for m in [
+        base,
+        RowMapping { batch: 2, ..base },
+        RowMapping { cluster: 8, subgroups: 4, unroll: 2, accumulators: 2, ..base },
+        RowMapping { cluster: 16, subgroups: 8, ..base },
+    ] {
+        let columns = 2 * m.workers() * u64::from(m.vector);
+        for dtype in [DType::F32, DType::BF16] {
+            assert_eq!(run("layernorm", columns, dtype, m, same), 2, "{m:?}");
+            assert_eq!(run("softmax", columns, dtype, m, same), 4, "{m:?}");
+        }
+    }
+    // Rows in registers, and subgroups with fewer elements than others.
+    for columns in [1536, 1540] {
+        let m = RowMapping { stage: false, ..base };
+        assert_eq!(run("layernorm", columns, DType::F32, m, same), 4);
+        assert_eq!(run("rmsnorm", columns, DType::F32, m, same), 2);
+    }
+}
+
+/// Without the meeting of its group a leader reads what may not be there yet.
+#[test]
+fn a_leader_waits_for_its_group() {
+    let program = program("softmax", 1536, DType::F32);
+    let m = RowMapping { cluster: 2, leader: true, ..BASE };
+    let mut lowered =
+        lower(&program, &facts(&program), &Mapping::Rows(m), &Options::default()).unwrap();
+    let kernel = &mut lowered.launches[0];
+    let barriers = kernel.barriers.clone();
+    kernel.body.stmts.retain(|s| match s.op {
+        Op::Barrier(id) => barriers[id].scope != Scope::Group,
+        _ => true,
+    });
+    let launch = launch(&program, &[], 0, 1536);
+    for order in [Order::Forward, Order::Reverse] {
+        let outcome = simulate_all(&program, &lowered, &launch, order);
+        let error = outcome.err().unwrap_or_else(|| panic!("{order:?}: nobody noticed"));
+        let words = error.to_string();
+        assert!(words.contains("race") || words.contains("uninitialised"), "{order:?}: {words}");
+    }
+}
+
 /// Means far from zero, subgroups whose means differ by all of the spread, and rows of one value.
 #[test]
 fn rows_that_cancel() {

@@ -67,6 +67,10 @@ pub(super) fn check_mapping(
     require(groups.contains(&cluster) && (cluster == 1 || pack == 1), Rule::ClusterRange, || {
         format!("C = {cluster} with P = {pack}, at most {}", gpu.max_cluster)
     })?;
+    let several = cluster > 1 && subgroups > 1 && wide;
+    require(!mapping.leader || several, Rule::ClusterRange, || {
+        format!("a leader among S = {subgroups} subgroups for C = {cluster} groups")
+    })?;
     check_split(problem, mapping, wide)?;
     require(lanes == gpu.lanes, Rule::LaneWidth, || {
         format!("{lanes} lanes, the subgroup has {}", gpu.lanes)

@@ -58,7 +58,9 @@ const WIDEST: u64 = 16;
 /// - Several accumulators are for workers of 4 to 8 chunks or more elements, up to 32; loads ahead
 ///   for workers of at most 32 elements.
 /// - Rows from 16384 columns on of 16-bit elements, and longer than 65536 of others, are staged in
-///   shared memory too, one or two at once: in registers, few groups fit a core at the same time.
+///   shared memory too, one or two at once: in registers, few groups fit a core at the same time. In
+///   clusters, every subgroup exchanges its partial results itself, or a leader does: the same
+///   price, so that the first stays ahead until it is measured otherwise.
 /// - The second-level cache is told to keep inputs where it can't hold all inputs and outputs, for
 ///   the widest vectors and rows in registers; where they are at most twice as large as it, also to
 ///   keep a part of the inputs (benches/cuda/RESULTS.md).
@@ -225,7 +227,11 @@ fn staged(
         let groups = shared.min(threads).min(held);
         // A single group on a core waits alone at every barrier.
         if groups >= 2 {
-            out.push(RowMapping { resident: groups as u32, ..m });
+            let m = RowMapping { resident: groups as u32, ..m };
+            out.push(m);
+            if m.cluster > 1 && m.subgroups > 1 {
+                out.push(RowMapping { leader: true, ..m });
+            }
         }
     }
 }

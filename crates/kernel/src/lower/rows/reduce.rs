@@ -4,7 +4,8 @@
 use tilewright_ir::DType;
 use tilewright_ir::facts::{Domain, DomainKind};
 use tilewright_ir::program as ir;
-use tilewright_ir::program::{OrderPolicy, ReduceOp};
+use tilewright_ir::program::{MapOp, OrderPolicy, ReduceOp};
+use tilewright_plan::mapping::RowMapping;
 
 use super::Rows;
 use crate::kernel::*;
@@ -195,8 +196,8 @@ impl Rows<'_> {
     }
 
     /// Folds the partial results of all subgroups of a cluster: each is written to the shared
-    /// memory of every group, lane `l` writing to the group of rank `l`, and behind the cluster's
-    /// barrier each group folds its copies.
+    /// memory of every group, lane `l` writing to the group of rank `l`, by its subgroup or by the
+    /// leader of its group, and behind the cluster's barrier each group folds its copies.
     fn join_cluster(
         &mut self,
         reduction: &Reduction,
@@ -248,6 +249,19 @@ impl Rows<'_> {
         }
         let partials = self.partials(reduction, sharers);
         let b = &mut self.cx.b;
+        if self.mapping.leader {
+            let one = b.int(1);
+            for (row, total) in totals.iter().enumerate() {
+                let at = b.add_int(self.subgroup, row as i64 * sharers as i64);
+                let place = Place::uniform(Memory::Shared(partials), at);
+                b.store(place, &[*total], Some(Guard::count(one, 0.0)));
+            }
+            let own = u64::from(self.mapping.subgroups);
+            let most = 16 / reduction.dtype.bytes().max(1);
+            let wide = [4, 2].into_iter().find(|w| *w <= most && own.is_multiple_of(*w));
+            self.outgoing.push((partials, wide.unwrap_or(1) as u32));
+            return Ok(partials);
+        }
         // Nobody writes to a group that hasn't started.
         if let Some(start) = self.start.take() {
             b.barrier_wait(start);
@@ -263,8 +277,46 @@ impl Rows<'_> {
         Ok(partials)
     }
 
+    /// The leader of every group takes what its subgroups left to the other groups of the cluster.
+    fn send(&mut self) {
+        let outgoing = std::mem::take(&mut self.outgoing);
+        if outgoing.is_empty() {
+            return;
+        }
+        let RowMapping { subgroups, cluster, batch, .. } = self.mapping;
+        let b = &mut self.cx.b;
+        // Nobody writes to a group that hasn't started.
+        if let Some(start) = self.start.take() {
+            b.barrier_wait(start);
+        }
+        let gather = *self.gather.get_or_insert_with(|| b.group_barrier("gather"));
+        b.barrier(gather);
+        let zero = b.int(0);
+        let leads = b.compare(MapOp::Eq, self.member, zero);
+        let first = b.sub(self.subgroup, self.member);
+        let open = b.begin_if(leads);
+        // Lane `l` writes to the group of rank `l`, but none to its own, which the others read.
+        let (lane, rank, end) = (b.lane(), b.cluster_rank(), b.int(cluster.into()));
+        let (others, inside) = (b.compare(MapOp::Ne, lane, rank), b.compare(MapOp::Lt, lane, end));
+        let to = b.both(Some(others), Some(inside));
+        let sharers = i64::from(subgroups) * i64::from(cluster);
+        for (partials, wide) in outgoing {
+            let each = sharers * i64::from(batch);
+            for row in 0..i64::from(batch) {
+                for piece in (0..i64::from(subgroups)).step_by(wide as usize) {
+                    let at = b.add_int(first, row * sharers + piece);
+                    let values = b.load(Place::uniform(Memory::Shared(partials), at), wide, None);
+                    let everywhere = Place::strided(Memory::Cluster(partials), at, each);
+                    b.store(everywhere, &values, to.map(|to| Guard::mask(to, 0.0)));
+                }
+            }
+        }
+        b.end_if(open, &[]);
+    }
+
     /// Waits for all workers of the row.
     pub(super) fn meet(&mut self) {
+        self.send();
         let b = &mut self.cx.b;
         let barrier = match self.barrier {
             Some(barrier) => barrier,
