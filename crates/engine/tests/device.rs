@@ -1,5 +1,9 @@
 //! A device with memory of its own and a queue: staging, bound launches, scratch, checks, clocks.
 
+#[path = "support/memory.rs"]
+mod memory;
+
+use memory::Bytes;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tilewright_engine::check::{LaunchValues, run_checked};
@@ -18,42 +22,6 @@ use tilewright_runtime::{
     PreparedLaunch, Queue, ResourceReport, Roofline, RuntimeError, Stage, Work,
 };
 
-/// Host memory that passes for a device's.
-struct Bytes(Vec<u64>);
-
-impl Bytes {
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, RuntimeError> {
-        assert!(offset + len <= self.bytes(), "{offset} + {len}");
-        Ok(self.address().wrapping_add(offset))
-    }
-}
-
-impl Memory for Bytes {
-    fn address(&self) -> *mut u8 {
-        self.0.as_ptr().cast_mut().cast()
-    }
-    fn bytes(&self) -> usize {
-        8 * self.0.len()
-    }
-    fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), RuntimeError> {
-        let to = self.range(offset, from.len())?;
-        // SAFETY: the range was checked, and the slices don't overlap.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        Ok(())
-    }
-    fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RuntimeError> {
-        let from = self.range(offset, to.len())?;
-        // SAFETY: the range was checked, and the slices don't overlap.
-        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
-        Ok(())
-    }
-    fn fill(&mut self, offset: usize, len: usize, byte: u8) -> Result<(), RuntimeError> {
-        // SAFETY: the range was checked.
-        unsafe { self.range(offset, len)?.write_bytes(byte, len) };
-        Ok(())
-    }
-}
-
 type Job = Box<dyn FnOnce() -> Result<(), RuntimeError> + Send>;
 
 /// Runs what it is given only when somebody waits.
@@ -67,7 +35,7 @@ impl Queue for Late {
         MemorySpace::Device(7)
     }
     fn alloc(&self, bytes: usize) -> Result<Box<dyn Memory>, RuntimeError> {
-        Ok(Box::new(Bytes(vec![0; bytes.div_ceil(8)])))
+        Ok(Box::new(Bytes::new(bytes)))
     }
     fn wait(&self) -> Result<(), RuntimeError> {
         for job in self.jobs.lock().unwrap().drain(..) {

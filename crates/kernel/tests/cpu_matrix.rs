@@ -1,11 +1,14 @@
 //! Matrix products lowered to CPU register tiles, run by the simulator (which reports races,
 //! accesses out of bounds and reads of what nobody wrote) and compared with the float64 oracle.
 
+#[path = "support/product.rs"]
+mod product;
+
 use std::collections::BTreeMap;
 
-use tilewright_ir::interp::{self, Bindings};
+use product::scalar;
 use tilewright_ir::ops::{EpilogueStep, Factor, GemmSpec, Trans};
-use tilewright_ir::oracle::{self, Data, Random};
+use tilewright_ir::oracle::Random;
 use tilewright_ir::program::{Access, Program};
 use tilewright_ir::{DType, analysis};
 use tilewright_kernel::kernel::{ArgKind, ArgSource, Kernel};
@@ -49,26 +52,8 @@ fn case(size: [u64; 3], mapping: CpuMatrixMapping) -> Case {
     Case { spec: GemmSpec::plain(DType::F32), size, symbolic: [false; 3], mapping }
 }
 
-fn scalar(name: &str) -> f64 {
-    match name {
-        "alpha" => -1.75,
-        "beta" => 0.6875,
-        _ => 1.3125,
-    }
-}
-
 fn program(case: &Case) -> (Program, BTreeMap<String, u64>) {
-    let size = [0, 1, 2].map(|d| (!case.symbolic[d]).then_some(case.size[d]));
-    let program = case.spec.sized(size).expect("a valid product");
-    let mut dims: BTreeMap<String, u64> = (["m", "n", "k"].iter().zip(case.size))
-        .zip(case.symbolic)
-        .filter(|(_, symbolic)| *symbolic)
-        .map(|((name, size), _)| (name.to_string(), size))
-        .collect();
-    if case.spec.batch {
-        dims.insert("batch".to_string(), 2);
-    }
-    (program, dims)
+    product::program(&case.spec, case.size, case.symbolic, 2)
 }
 
 fn lowered(case: &Case, program: &Program) -> Kernel {
@@ -82,19 +67,7 @@ fn lowered(case: &Case, program: &Program) -> Kernel {
 fn check(case: &Case, order: Order) {
     let (program, dims) = program(case);
     let kernel = lowered(case, &program);
-    let contents = oracle::inputs(&program, &dims, Data::Random, 11).expect("inputs");
-    let mut bindings = Bindings::new();
-    for (name, size) in &dims {
-        bindings = bindings.dim(name, *size);
-    }
-    for (_, s) in program.scalars.iter() {
-        bindings = bindings.scalar(&s.name, scalar(&s.name));
-    }
-    for (name, data) in &contents {
-        bindings = bindings.tensor(name, data.clone());
-    }
-    let expected = interp::magnitude(&program, &bindings).expect("the oracle");
-    let expected = &expected[0];
+    let (contents, expected) = product::contents(&program, &dims, 11);
     let mut args: Vec<SimArg> = kernel
         .args
         .iter()
@@ -116,16 +89,7 @@ fn check(case: &Case, order: Order) {
     let report = report.unwrap_or_else(|e| panic!("{case:?}: {e}\n{}", text::print(&kernel)));
     assert!(report.unwritten.is_empty(), "{case:?}: unwritten {:?}", report.unwritten);
     let c = program.tensors.iter().position(|(_, t)| t.access != Access::In).expect("an output");
-    let actual = args[c].data();
-    let (compute, out) = (case.spec.dtype.accumulator(), case.spec.output);
-    let factor = (8.0 + (case.size[2] as f64).sqrt()) * compute.unit_roundoff();
-    for at in expected.layout.offsets() {
-        let (reference, size) = (expected.data[at], expected.magnitude[at]);
-        let tiny = if out == DType::F16 { f64::powi(2.0, -25) } else { 0.0 };
-        let bound = factor * size + out.unit_roundoff() * reference.abs() + tiny;
-        let error = (actual[at] - reference).abs();
-        assert!(error <= bound, "{case:?}: {} for {reference} at {at}, bound {bound}", actual[at]);
-    }
+    product::compare(case, &case.spec, case.size[2], &expected, args[c].data());
 }
 
 #[test]

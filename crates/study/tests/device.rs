@@ -7,6 +7,10 @@
 //! this program. Run without arguments this program is the test; with them it is a study, a worker
 //! or the control.
 
+#[path = "../../engine/tests/support/memory.rs"]
+mod memory;
+
+use memory::Bytes;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -58,48 +62,6 @@ sample_ms = 0.1
 warmup_ms = 0.1
 "#;
 
-/// Host memory that passes for a device's, aligned as a device's is.
-struct Bytes {
-    words: Vec<u64>,
-    bytes: usize,
-}
-
-const ALIGNMENT: usize = 256;
-
-impl Bytes {
-    fn range(&self, offset: usize, len: usize) -> Result<*mut u8, RuntimeError> {
-        assert!(offset + len <= self.bytes, "{offset} + {len} of {}", self.bytes);
-        Ok(self.address().wrapping_add(offset))
-    }
-}
-
-impl Memory for Bytes {
-    fn address(&self) -> *mut u8 {
-        let start = self.words.as_ptr().cast_mut().cast::<u8>();
-        start.wrapping_add(start.align_offset(ALIGNMENT))
-    }
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-    fn write(&mut self, offset: usize, from: &[u8]) -> Result<(), RuntimeError> {
-        let to = self.range(offset, from.len())?;
-        // SAFETY: the range was checked, and the slices don't overlap.
-        unsafe { to.copy_from_nonoverlapping(from.as_ptr(), from.len()) };
-        Ok(())
-    }
-    fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RuntimeError> {
-        let from = self.range(offset, to.len())?;
-        // SAFETY: the range was checked, and the slices don't overlap.
-        unsafe { from.copy_to_nonoverlapping(to.as_mut_ptr(), to.len()) };
-        Ok(())
-    }
-    fn fill(&mut self, offset: usize, len: usize, byte: u8) -> Result<(), RuntimeError> {
-        // SAFETY: the range was checked.
-        unsafe { self.range(offset, len)?.write_bytes(byte, len) };
-        Ok(())
-    }
-}
-
 /// A launch that waits for its turn. Its arguments stay valid until the queue has passed it.
 struct Job(Arc<Box<dyn Executable>>, Vec<ArgValue>);
 
@@ -115,8 +77,7 @@ impl Queue for Late {
         MemorySpace::Device(7)
     }
     fn alloc(&self, bytes: usize) -> Result<Box<dyn Memory>, RuntimeError> {
-        let words = vec![0; (bytes + ALIGNMENT).div_ceil(8)];
-        Ok(Box::new(Bytes { words, bytes }))
+        Ok(Box::new(Bytes::new(bytes)))
     }
     fn wait(&self) -> Result<(), RuntimeError> {
         let jobs: Vec<Job> = self.0.lock().unwrap().drain(..).collect();
