@@ -22,6 +22,9 @@ const REFIT: f64 = 1e-6;
 /// A pick that is slower than the incumbent by no more than this counts as a tie.
 const TIE: f64 = 0.02;
 
+/// Share of the larger spread of both labels within which a slower pick counts as a tie, too.
+const BY_CHANCE: f64 = 0.5;
+
 /// A smaller predicted gain counts as none.
 const GAIN: f64 = 0.01;
 
@@ -48,6 +51,11 @@ impl Row<'_> {
     /// Whether it counts half or more.
     fn steady(&self) -> bool {
         self.root * self.root >= 0.5
+    }
+
+    /// How far the rounds of its label lie apart, as its weight has it.
+    fn spread(&self) -> f64 {
+        STEADY * ((self.root * self.root).recip() - 1.0).max(0.0).sqrt()
     }
 }
 
@@ -434,14 +442,16 @@ fn derived_confidence(
     let quiet = picks(rows, &steady, held_out);
     let slacks: Vec<f64> =
         quiet.iter().map(|(pick, best)| held_out[*best] / held_out[*pick]).collect();
-    // Predicted and measured gain of the pick over the incumbent.
+    // Predicted gain of the pick over the incumbent, and whether it lost.
     let picks = picks(rows, &known, held_out);
     let pairs = calibration.incumbents.iter().filter_map(|incumbent| {
         let row = rows.get(*incumbent).filter(|_| held_out[*incumbent] > 0.0)?;
         let (pick, _) = picks.iter().find(|(pick, _)| rows[*pick].case == row.case)?;
-        Some((held_out[*incumbent] / held_out[*pick], row.label / rows[*pick].label))
+        let gain = row.label / rows[*pick].label;
+        let tie = TIE.max(BY_CHANCE * row.spread().max(rows[*pick].spread()));
+        Some((held_out[*incumbent] / held_out[*pick], gain * (1.0 + tie) < 1.0))
     });
-    let gains: Vec<(f64, f64)> = pairs.collect();
+    let gains: Vec<(f64, bool)> = pairs.collect();
     let (low, high) = (1.0 / covering(&inverse, share)?, covering(&ratios, share)?);
     let margin = match calibration.incumbents.is_empty() {
         true => calibration.confidence.margin,
@@ -461,16 +471,16 @@ fn derived_confidence(
 }
 
 /// The least of 1 + [`GAIN`] and the larger predicted gains at which at most a share of [`LOST`] of
-/// the cases that gain more by prediction lost by more than [`TIE`], or, on a CPU, one of them where
+/// the cases that gain more by prediction lost beyond a tie, or, on a CPU, one of them where
 /// such a share of all cases is one or more.
-fn guard_margin(family: &str, gains: &[(f64, f64)]) -> Option<f64> {
+fn guard_margin(family: &str, gains: &[(f64, bool)]) -> Option<f64> {
     let least = 1.0 + GAIN;
     let margins = gains.iter().map(|g| g.0).filter(|m| *m > least).chain([least]);
     let noisy = family.starts_with("cpu-") && LOST * gains.len() as f64 >= 1.0;
     let one = if noisy { 1.0 } else { 0.0 };
     let holds = |margin: &f64| {
-        let accepted: Vec<f64> = gains.iter().filter(|g| g.0 > *margin).map(|g| g.1).collect();
-        let lost = accepted.iter().filter(|measured| **measured * (1.0 + TIE) < 1.0).count();
+        let accepted: Vec<bool> = gains.iter().filter(|g| g.0 > *margin).map(|g| g.1).collect();
+        let lost = accepted.iter().filter(|lost| **lost).count();
         lost as f64 <= f64::max(one, LOST * accepted.len() as f64)
     };
     margins.filter(holds).min_by(f64::total_cmp)

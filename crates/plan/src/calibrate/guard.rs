@@ -14,12 +14,21 @@ pub struct GuardCase {
     pub predicted: f64,
     /// Ratio of measured times.
     pub measured: f64,
+    /// How far the repetitions of the two labels lie apart, relative to them: the larger of both. 0
+    /// where that isn't known.
+    pub spread: f64,
 }
 
 impl GuardCase {
     /// How much larger the predicted gain is than the measured.
     pub fn over_prediction(&self) -> f64 {
         self.predicted / self.measured
+    }
+
+    /// Whether the challenger was slower beyond a tie: by more than [`TIE`] and more than
+    /// [`BY_CHANCE`] of the labels' spread.
+    pub fn lost(&self) -> bool {
+        self.measured * (1.0 + TIE.max(BY_CHANCE * self.spread)) < 1.0
     }
 }
 
@@ -32,6 +41,10 @@ pub fn margin(training: &[GuardCase]) -> f64 {
 /// tie.
 pub const TIE: f64 = 0.02;
 
+/// Share of their spread by which two labels of one plan differ by chance: each is a quantile of
+/// eight rounds or more, known to about a quarter of how far those lie apart.
+pub const BY_CHANCE: f64 = 0.5;
+
 /// The least gain that counts: a smaller predicted one is none. It is less than a tie, since
 /// predictions of schedules that differ in one thing have their errors in common: on training data
 /// of two machines, gains predicted at 1 to 2 % were as real as larger ones.
@@ -41,7 +54,7 @@ pub const GAIN: f64 = 0.01;
 pub const LOST: f64 = 0.05;
 
 /// The smallest margin, from 1 + [`GAIN`] up, at which no more than a share of [`LOST`] of the
-/// training cases that it accepts were slower by more than [`TIE`]. `forgiven` of them pass where such
+/// training cases that it accepts were slower beyond a tie ([`GuardCase::lost`]). `forgiven` of them pass where such
 /// a share of all cases, accepted or not, is no less: then so few pairs of labels don't set the
 /// margin.
 ///
@@ -59,7 +72,7 @@ pub fn margin_by_losses(training: &[GuardCase], forgiven: u32) -> f64 {
         let (mut all, mut lost) = (0usize, 0usize);
         for case in accepted {
             all += 1;
-            lost += usize::from(case.measured * (1.0 + TIE) < 1.0);
+            lost += usize::from(case.lost());
         }
         lost as f64 <= (LOST * all as f64).max(forgiven)
     };
@@ -90,6 +103,7 @@ pub fn training_cases(data: &Dataset, predictions: &[f64], incumbents: &[usize])
             case: sample.case.clone(),
             predicted: predictions[incumbent] / pick.prediction,
             measured: sample.label / pick.label,
+            spread: data.spread(incumbent).max(data.spread(pick.row)),
         });
     }
     cases
@@ -164,7 +178,7 @@ mod tests {
     use super::*;
 
     fn case(predicted: f64, measured: f64) -> GuardCase {
-        GuardCase { case: String::new(), predicted, measured }
+        GuardCase { case: String::new(), predicted, measured, spread: 0.0 }
     }
 
     #[test]
@@ -186,6 +200,10 @@ mod tests {
         // Both sides of a tie: 1/1.02 is 0.98039.
         assert_eq!(margin_by_losses(&[case(1.5, 0.9804)], 0), 1.01);
         assert_eq!(margin_by_losses(&[case(1.5, 0.9803)], 0), 1.5);
+        // A loss within half the labels' spread is a tie as well: 1/1.1 is 0.90909.
+        let noisy = |measured: f64| GuardCase { spread: 0.2, ..case(1.5, measured) };
+        assert_eq!(margin_by_losses(&[noisy(0.9091)], 0), 1.01);
+        assert_eq!(margin_by_losses(&[noisy(0.909)], 0), 1.5);
         // One loser of 20 accepted is let pass, one of 19 isn't.
         let many = |n: usize| {
             let mut cases = vec![case(1.4, 1.2); n - 1];
