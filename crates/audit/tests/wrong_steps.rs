@@ -395,6 +395,15 @@ fn fits_of(path: &str) {
     wrong("strength out of order", priced, &["calibration.fit"], |v| {
         v["prior"]["strengths"] = json!([1e-5, 1e-2, 1e-3]);
     });
+    wrong("margin by the rule stated", priced, &["calibration.confidence"], |v| {
+        v["confidence"]["margin"] = json!(1.001);
+    });
+    wrong("a rule that believes every promise", priced, &["calibration.confidence"], |v| {
+        v["guard"]["covered"] = json!(0.0);
+    });
+    wrong("a rule without a least gain", priced, &["calibration.confidence"], |v| {
+        v["guard"]["gain"] = json!(-1.0);
+    });
     wrong("no strengths", priced, &["calibration.fit"], |v| v["prior"]["strengths"] = json!([]));
     wrong("strength without a prior", path, &["calibration.folds"], |v| {
         v["folds"][0]["strength"] = json!(0.1);

@@ -4,15 +4,15 @@ use crate::canonical::sha256;
 use crate::error::StudyError;
 use crate::import::training::{Training, TrainingRow};
 use crate::record::{
-    CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, Prior, SearchFile,
+    CALIBRATION, CalibrationFile, CalibrationRow, DesignFit, Fold, GuardRule, Prior, SearchFile,
 };
 use crate::search::spreads;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use tilewright_plan::Target;
 use tilewright_plan::calibrate::{
-    DataError, Dataset, OuterFold, Sample, Split, Strategy, anchor, code_hash, mean, nested, train,
-    weight, whole_launch,
+    DataError, Dataset, OuterFold, Sample, Split, Strategy, anchor, code_hash, guard, mean, nested,
+    train, weight, whole_launch,
 };
 use tilewright_plan::policy::whole_launch::{Family, FamilyFit, Inputs, MAX_INPUTS};
 use tilewright_plan::profile::{FitOrigin, WholeLaunchProfile};
@@ -85,6 +85,7 @@ pub fn calibrate(searches: &[SearchFile], machine: &Target) -> Result<Calibrated
                 terms: part(index, "terms"),
                 designs,
                 prior,
+                guard: Some(GuardRule { gain: guard::GAIN, covered: guard::COVERED }),
                 confidence: part(index, "confidence"),
                 folds: folds.iter().map(fold).collect(),
                 code_sha256: code_sha256.clone(),

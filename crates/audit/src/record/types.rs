@@ -413,6 +413,14 @@ pub struct Prior {
     pub strength: f64,
 }
 
+/// How a family's margin was set.
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[expect(missing_docs, reason = "the format names the fields")]
+pub struct GuardRule {
+    pub gain: f64,
+    pub covered: f64,
+}
+
 /// calibration/FAMILY.json.
 #[derive(Clone, PartialEq, Debug, Deserialize)]
 #[expect(missing_docs, reason = "the format names the fields")]
@@ -425,6 +433,8 @@ pub struct Calibration {
     pub designs: Vec<Design>,
     #[serde(default)]
     pub prior: Option<Prior>,
+    #[serde(default)]
+    pub guard: Option<GuardRule>,
     pub confidence: Confidence,
     pub folds: Vec<Fold>,
     pub data_sha256: String,

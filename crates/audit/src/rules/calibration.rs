@@ -442,20 +442,23 @@ fn derived_confidence(
     let quiet = picks(rows, &steady, held_out);
     let slacks: Vec<f64> =
         quiet.iter().map(|(pick, best)| held_out[*best] / held_out[*pick]).collect();
-    // Predicted gain of the pick over the incumbent, and whether it lost.
+    // Gains of the picks over the incumbents.
     let picks = picks(rows, &known, held_out);
     let pairs = calibration.incumbents.iter().filter_map(|incumbent| {
         let row = rows.get(*incumbent).filter(|_| held_out[*incumbent] > 0.0)?;
         let (pick, _) = picks.iter().find(|(pick, _)| rows[*pick].case == row.case)?;
-        let gain = row.label / rows[*pick].label;
         let tie = TIE.max(BY_CHANCE * row.spread().max(rows[*pick].spread()));
-        Some((held_out[*incumbent] / held_out[*pick], gain * (1.0 + tie) < 1.0))
+        Some(Pair {
+            predicted: held_out[*incumbent] / held_out[*pick],
+            measured: row.label / rows[*pick].label,
+            tie,
+        })
     });
-    let gains: Vec<(f64, bool)> = pairs.collect();
+    let pairs: Vec<Pair> = pairs.collect();
     let (low, high) = (1.0 / covering(&inverse, share)?, covering(&ratios, share)?);
     let margin = match calibration.incumbents.is_empty() {
         true => calibration.confidence.margin,
-        false => guard_margin(&calibration.family, &gains)?,
+        false => guard_margin(calibration, &pairs)?,
     };
     Some(Confidence {
         level,
@@ -470,17 +473,42 @@ fn derived_confidence(
     })
 }
 
-/// The least of 1 + [`GAIN`] and the larger predicted gains at which at most a share of [`LOST`] of
-/// the cases that gain more by prediction lost beyond a tie, or, on a CPU, one of them where
-/// such a share of all cases is one or more.
-fn guard_margin(family: &str, gains: &[(f64, bool)]) -> Option<f64> {
+/// The pick of a training case against its incumbent.
+struct Pair {
+    predicted: f64,
+    measured: f64,
+    /// A loss by no more than this is none, by the older rule.
+    tie: f64,
+}
+
+/// The margin of a family by the rule that the record states.
+fn guard_margin(calibration: &Calibration, pairs: &[Pair]) -> Option<f64> {
+    let Some(rule) = calibration.guard else { return older_margin(&calibration.family, pairs) };
+    let (least, share) = (1.0 + rule.gain, rule.covered);
+    // A rule that believes every promise, or half of them, is no guard.
+    if !(0.5..=1.0).contains(&share) || !(rule.gain >= 0.0) {
+        return None;
+    }
+    let over = |p: &Pair| p.predicted / p.measured;
+    let promised: Vec<f64> = pairs.iter().filter(|p| p.predicted > least).map(over).collect();
+    let margin = match promised.is_empty() {
+        true => pairs.iter().map(over).fold(least, f64::max),
+        false => quantile(&promised, share)?,
+    };
+    Some(margin.max(least))
+}
+
+/// The rule of records that state none: the least of 1 + [`GAIN`] and the larger predicted gains at
+/// which at most a share of [`LOST`] of the cases that gain more by prediction lost beyond a tie,
+/// or, on a CPU, one of them where such a share of all cases is one or more.
+fn older_margin(family: &str, pairs: &[Pair]) -> Option<f64> {
     let least = 1.0 + GAIN;
-    let margins = gains.iter().map(|g| g.0).filter(|m| *m > least).chain([least]);
-    let noisy = family.starts_with("cpu-") && LOST * gains.len() as f64 >= 1.0;
+    let margins = pairs.iter().map(|p| p.predicted).filter(|m| *m > least).chain([least]);
+    let noisy = family.starts_with("cpu-") && LOST * pairs.len() as f64 >= 1.0;
     let one = if noisy { 1.0 } else { 0.0 };
     let holds = |margin: &f64| {
-        let accepted: Vec<bool> = gains.iter().filter(|g| g.0 > *margin).map(|g| g.1).collect();
-        let lost = accepted.iter().filter(|lost| **lost).count();
+        let accepted: Vec<&Pair> = pairs.iter().filter(|p| p.predicted > *margin).collect();
+        let lost = accepted.iter().filter(|p| p.measured * (1.0 + p.tie) < 1.0).count();
         lost as f64 <= f64::max(one, LOST * accepted.len() as f64)
     };
     margins.filter(holds).min_by(f64::total_cmp)

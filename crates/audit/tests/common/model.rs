@@ -305,16 +305,23 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
     cases.retain(|_, own| !own.is_empty());
     let picks: Vec<(usize, usize)> =
         cases.values().map(|own| (pick(own, |i| held[i]), pick(own, |i| rows[i].label))).collect();
-    // The first margin of 1.01 and up that accepts at most one loser in twenty.
+    // The first margin of 1.01 and up that accepts at most one loser in twenty: the older rule.
     let mut margins: Vec<f64> = gains.iter().map(|g| g.0.max(1.01)).chain([1.01]).collect();
     margins.sort_by(f64::total_cmp);
-    let margin = *margins
+    let older = *margins
         .iter()
         .find(|m| {
             let accepted: Vec<_> = gains.iter().filter(|g| g.0 > **m).collect();
             20 * accepted.iter().filter(|g| g.1 * 1.02 < 1.0).count() <= accepted.len()
         })
         .unwrap();
+    // A family with a prior states the present rule.
+    let promised = gains.iter().filter(|g| g.0 > 1.01).map(|g| g.0 / g.1).collect::<Vec<f64>>();
+    let margin = match (prior(family), promised.is_empty()) {
+        (None, _) => older,
+        (Some(_), true) => gains.iter().map(|g| g.0 / g.1).fold(1.01, f64::max),
+        (Some(_), false) => quantile(promised, 0.8).max(1.01),
+    };
     let ratio = |i: usize| rows[i].label / held[i];
     let known = || (0..rows.len()).filter(|i| steady(*i));
     let ranges: BTreeMap<&str, [f64; 2]> = names
@@ -361,6 +368,7 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
     });
     if let (Some((toward, strengths)), Some(strength)) = (prior(family), chosen) {
         file["prior"] = json!({"toward": toward, "strengths": strengths, "strength": strength});
+        file["guard"] = json!({"gain": 0.01, "covered": 0.8});
     }
     file
 }

@@ -43,11 +43,6 @@ pub fn weight(spread: f64) -> f64 {
     1.0 / (1.0 + relative * relative)
 }
 
-/// The spread that a label of this [`weight`] has.
-fn spread_of(weight: f64) -> f64 {
-    STEADY * (1.0 / weight - 1.0).max(0.0).sqrt()
-}
-
 /// What is held out together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
@@ -174,11 +169,6 @@ impl Dataset {
         self.weights.get(row).is_some_and(|w| *w >= 0.5)
     }
 
-    /// How far the repetitions of a row's label lie apart, relative to it; 0 where that isn't known.
-    pub fn spread(&self, row: usize) -> f64 {
-        self.weights.get(row).map_or(0.0, |weight| spread_of(*weight))
-    }
-
     /// The samples.
     pub fn samples(&self) -> &[Sample] {
         &self.samples
@@ -275,7 +265,6 @@ mod tests {
         let data = Dataset::new(vec![one(1.0), one(1.0), one(2.0)], vec![design]).unwrap();
         assert!((0..3).all(|row| data.steady(row)) && !data.steady(3));
         let weights = |spreads: [f64; 3]| spreads.map(weight).to_vec();
-        assert!([0.0, 0.04, 2.0].iter().all(|s| (spread_of(weight(*s)) - s).abs() < 1e-12));
         let some = data.clone().weighted(weights([0.0, 0.1, 0.101])).unwrap();
         assert_eq!([0, 1, 2].map(|row| some.steady(row)), [true, true, false]);
         for (wrong, row) in

@@ -250,9 +250,7 @@ fn confidence(
     }
     // In doubt the guard keeps the incumbent: disturbed labels count for it too.
     let cases = guard::training_cases(data, &predictions, incumbents);
-    // On a CPU other programs have a part in every label, now and then in all of one candidate's.
-    let forgiven = u32::from(matches!(family, Family::CpuRows | Family::CpuMatrix));
-    let margin = guard::margin_by_losses(&cases, forgiven);
+    let margin = guard::covering_margin(&cases);
     // Labels that were disturbed say nothing of the model, unless there are no others.
     let disturbed: Vec<usize> = data.all().into_iter().filter(|r| !data.steady(*r)).collect();
     if disturbed.len() < predictions.len() {
@@ -285,7 +283,7 @@ fn confidence(
         low,
         high,
         slack: quantile(&slacks, LEVEL).max(1.0),
-        margin: margin.max(1.0),
+        margin,
         ranges: ranges.collect(),
         rows: data.samples().len() as u64,
         cases: data.cases(&all).len() as u64,

@@ -111,7 +111,6 @@ impl ReplayRecord {
                     case: case.case.clone(),
                     predicted: time(case.incumbent)? / time(case.challenger)?,
                     measured: case.gain,
-                    spread: 0.0,
                 })
             })
             .collect()

@@ -11,7 +11,7 @@ pub use measured::{
 };
 pub use plans::{
     Advice, CalibrationFile, CalibrationRow, DesignFit, FamilyPlans, Fold, FrozenCandidate,
-    FrozenFile, FrozenPlan, Prior, ProtocolFile, Tool,
+    FrozenFile, FrozenPlan, GuardRule, Prior, ProtocolFile, Tool,
 };
 
 /// `schema` of search/ and labels/ files.

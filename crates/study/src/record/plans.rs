@@ -59,6 +59,15 @@ pub struct Prior {
     pub strength: f64,
 }
 
+/// How a family's margin was set on its training cases.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GuardRule {
+    /// The least predicted gain that counts as one.
+    pub gain: f64,
+    /// Share of the cases with such a gain whose over-prediction the margin covers.
+    pub covered: f64,
+}
+
 /// calibration/FAMILY.json.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct CalibrationFile {
@@ -77,6 +86,9 @@ pub struct CalibrationFile {
     /// What the coefficients stay near; `None` where they are free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prior: Option<Prior>,
+    /// How the margin was set; `None` in records of an older rule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guard: Option<GuardRule>,
     /// As in the profile.
     pub confidence: Value,
     /// The nested protocol.
