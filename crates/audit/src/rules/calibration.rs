@@ -486,7 +486,7 @@ fn guard_margin(calibration: &Calibration, pairs: &[Pair]) -> Option<f64> {
     let Some(rule) = calibration.guard else { return older_margin(&calibration.family, pairs) };
     let (least, share) = (1.0 + rule.gain, rule.covered);
     // A rule that believes every promise, or half of them, is no guard.
-    if !(0.5..=1.0).contains(&share) || !(rule.gain >= 0.0) {
+    if !(0.5..=1.0).contains(&share) || rule.gain.is_nan() || rule.gain < 0.0 {
         return None;
     }
     let over = |p: &Pair| p.predicted / p.measured;
