@@ -133,6 +133,21 @@ fn further_rounds() {
 }
 
 #[test]
+fn a_search_without_a_measured_round_is_a_finding() {
+    let audit = audited(
+        "no rounds",
+        &Record::altered(&|p: &str, v: &mut Value| {
+            if p == SEARCH {
+                for trial in v["trials"].as_array_mut().unwrap() {
+                    trial["rounds"] = json!([]);
+                }
+            }
+        }),
+    );
+    assert!(audit.failed().contains(&"search.trials"), "{audit:#?}");
+}
+
+#[test]
 fn rounds_of_cases_alternate() {
     for path in [SEARCH, LABELS] {
         wrong("late", path, &["search.alternate"], |v| {

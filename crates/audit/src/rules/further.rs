@@ -52,7 +52,7 @@ fn finalists(search: &Search, round: usize, metric: Metric) -> Vec<(bool, bool)>
     // The fastest one that is out bounds those that must be in, and the slowest that is in those
     // that may: equal labels lie on either side.
     let bounds = finals.map(|f| {
-        let last = f.candidates.checked_sub(1).and_then(|i| sorted.get(i.min(sorted.len() - 1)));
+        let last = f.candidates.checked_sub(1).and_then(|i| sorted.get(i).or(sorted.last()));
         (sorted.get(f.candidates).copied(), last.copied())
     });
     let Some((out, last)) = bounds else { return vec![(false, false); labels.len()] };
