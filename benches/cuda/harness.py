@@ -91,10 +91,13 @@ def graph_of(call, budget_us=3000.0, fewest=3, most=500):
     return g, n
 
 
-def time_graph(pair, rounds=3):
-    """Median device time of one call in microseconds."""
+def time_graph(pair, rounds=3, warm=0):
+    """Median device time of one call in microseconds, after untimed runs of the graph."""
     g, n = pair
     out = []
+    for _ in range(warm):
+        g.replay()
+    torch.cuda.synchronize()
     for _ in range(rounds):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()

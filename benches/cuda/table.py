@@ -1,6 +1,8 @@
-"""Markdown of the output of rows.py or gemm.py.
+"""Markdown of the outputs of rows.py or of gemm.py.
 
-usage: table.py RESULTS.json
+usage: table.py RESULTS.json...
+
+A case that several files have is taken from the last of them.
 """
 import json
 import math
@@ -22,19 +24,29 @@ def products(cases):
     print(f"\n{len(cases)} cases, geometric mean {mean:.3f}, smallest {min(ratios):.3f}.")
 
 
+def case_of(c):
+    return tuple(c.get(k) for k in ("op", "rows", "cols", "dtype", "m", "n", "k", "trans"))
+
+
 def main():
-    with open(sys.argv[1]) as f:
-        results = json.load(f)
-    if "m" in results["cases"][0]:
-        return products(results["cases"])
-    copies = {}
-    for c in results["copy"]:
-        copies[c["mib"]] = min(c["us"], c["memcpy_us"])
+    found, copies = {}, {}
+    for path in sys.argv[1:]:
+        with open(path) as f:
+            results = json.load(f)
+        found.update((case_of(c), c) for c in results["cases"])
+        for c in results.get("copy", []):
+            us = min(c["us"], c["memcpy_us"])
+            copies[c["mib"]] = min(us, copies.get(c["mib"], us))
+    every = list(found.values())
+    if not every:
+        sys.exit("usage: table.py RESULTS.json... (at least one case)")
+    if "m" in every[0]:
+        return products(every)
     print("| rows×columns | dtype | op | ours | default plan | eager | compile | triton | ratio | floor "
           "| TB/s | of copy |")
     print("|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     logs = []
-    cases = [c for c in results["cases"] if c["ratio"] > 0]  # the others have no result
+    cases = [c for c in every if c["ratio"] > 0]  # the others have no result
     for c in sorted(cases, key=lambda c: (c["rows"] * c["cols"], c["dtype"], c["op"])):
         med, size = c["median"], 4 if c["dtype"] == "f32" else 2
         one = c["rows"] * c["cols"] * size

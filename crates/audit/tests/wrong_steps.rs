@@ -403,7 +403,9 @@ fn fits_of(path: &str) {
     wrong("strength", priced, &["calibration.fit", "calibration.folds"], |v| {
         v["prior"]["strength"] = json!(other(strength(v)));
     });
-    wrong("strength of a fold", priced, &["calibration.folds"], |v| {
+    // What the fold predicts follows from its strength, and the slack from the predictions.
+    let both = &["calibration.folds", "calibration.confidence"];
+    wrong("strength of a fold", priced, both, |v| {
         let own = v["folds"][0]["strength"].as_f64().unwrap();
         v["folds"][0]["strength"] = json!(other(own));
     });
@@ -415,6 +417,9 @@ fn fits_of(path: &str) {
     });
     wrong("a rule that believes every promise", priced, &["calibration.confidence"], |v| {
         v["guard"]["covered"] = json!(0.0);
+    });
+    wrong("a slack for which everything is good", priced, &["calibration.confidence"], |v| {
+        v["tolerance"] = json!(1.0);
     });
     wrong("a rule without a least gain", priced, &["calibration.confidence"], |v| {
         v["guard"]["gain"] = json!(-1.0);

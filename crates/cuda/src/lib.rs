@@ -7,6 +7,7 @@ mod device;
 pub mod driver;
 mod exec;
 mod queue;
+pub mod residency;
 mod roofline;
 pub mod target;
 

@@ -2,8 +2,10 @@
 
 use crate::device::failed;
 use crate::driver::{Context, CudaError, DeviceBuffer, Graph};
+use crate::residency::ResidencyReset;
+use crate::{PtxTarget, target};
 use cudarc::driver::result;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tilewright_runtime::{Batch, Memory, MemorySpace, Queue, RuntimeError, Stage, Work};
 
 /// Most repetitions of one graph; a longer batch launches it several times.
@@ -14,11 +16,13 @@ pub(crate) struct CudaQueue {
     name: String,
     ordinal: u32,
     context: Arc<Context>,
+    /// Made when it is first asked for: it takes memory.
+    reset: Mutex<Option<ResidencyReset>>,
 }
 
 impl CudaQueue {
     pub(crate) fn new(name: &str, ordinal: u32, context: Arc<Context>) -> Self {
-        CudaQueue { name: name.to_string(), ordinal, context }
+        CudaQueue { name: name.to_string(), ordinal, context, reset: Mutex::new(None) }
     }
 }
 
@@ -52,6 +56,20 @@ impl Queue for CudaQueue {
 
     fn wait(&self) -> Result<(), RuntimeError> {
         self.context.synchronize().map_err(|e| failed(&self.name, Stage::Launch, &e))
+    }
+
+    fn reset_residency(&self) -> Result<(), RuntimeError> {
+        // A GPU or driver without the hints has kernels without them, too.
+        if !target::limit(self.context.facts()).covers(PtxTarget::CACHE_HINTS) {
+            return Ok(());
+        }
+        let mut reset = self.reset.lock().unwrap_or_else(PoisonError::into_inner);
+        let ready = match reset.as_ref() {
+            Some(ready) => Ok(ready),
+            None => ResidencyReset::new(&self.context).map(|new| &*reset.insert(new)),
+        };
+        let queued = ready.and_then(ResidencyReset::queue);
+        queued.map_err(|e| failed(&self.name, Stage::Launch, &e))
     }
 
     fn batch<'a>(

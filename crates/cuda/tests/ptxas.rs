@@ -218,6 +218,20 @@ fn run_time_loops_and_branches_assemble() {
 }
 
 #[test]
+fn the_reset_of_the_cache_reads_marked_lines_and_takes_the_marks_off() {
+    let ptx = tilewright_cuda::residency::kernel();
+    assert_eq!(ptx.target, PtxTarget::CACHE_HINTS);
+    for sm in ["sm_80", "sm_90", "sm_90a"] {
+        if let Some((registers, spills)) = assemble(&ptx.text, sm) {
+            assert!(registers > 0 && spills == 0, "{sm}: {registers} registers, {spills} spilled");
+        }
+    }
+    // All four sectors of a line are read with the hint, and one line loses its mark at a time.
+    assert_eq!(ptx.text.matches("ld.global.L2::cache_hint").count(), 4);
+    assert_eq!(ptx.text.matches("applypriority.global.L2::evict_normal").count(), 1);
+}
+
+#[test]
 fn what_has_no_form_is_an_error_that_names_it() {
     let mut b = KernelBuilder::new("wide", 16, 1);
     b.grid(Size::Const(1), 1);

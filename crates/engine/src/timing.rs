@@ -156,6 +156,8 @@ pub fn measure_on(
     options: &TimingOptions,
     enqueue: &mut dyn FnMut() -> Result<(), RuntimeError>,
 ) -> Result<Timing, RuntimeError> {
+    queue.reset_residency()?;
+    queue.wait()?;
     let start = Instant::now();
     enqueue()?;
     queue.wait()?;

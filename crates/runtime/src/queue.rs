@@ -87,6 +87,16 @@ pub trait Queue: Send + Sync {
     /// The first failure of that work.
     fn wait(&self) -> Result<(), RuntimeError>;
 
+    /// Queues what takes away the marks by which earlier work, of any process, keeps lines in a
+    /// cache after it has ended, so that a measurement doesn't depend on what was measured before. A
+    /// device without such marks has nothing to do.
+    ///
+    /// # Errors
+    /// The device's words; no memory for it.
+    fn reset_residency(&self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
     /// Records `repetitions` calls of `work` as one batch. The host's time for queuing is no part
     /// of what the batch measures, as far as the device allows: with CUDA it is one graph.
     ///

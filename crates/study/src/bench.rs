@@ -658,6 +658,11 @@ impl<'a> Bench<'a> {
         let Some(at) = self.controls.iter().position(|c| c.name == name) else {
             return Err((Outcome::Missing, Fault::new("it isn't available")));
         };
+        // As the candidates' worker does before it times one. It holds for all processes.
+        if let Some(queue) = self.setup.device.queue() {
+            let reset = queue.reset_residency().and_then(|()| queue.wait());
+            reset.map_err(|e| (Outcome::Failed, Fault::new(e.to_string())))?;
+        }
         self.ask_control(at, request, Duration::from_millis(protocol.deadline_ms))
     }
 }

@@ -419,6 +419,8 @@ pub struct Prior {
 pub struct GuardRule {
     pub gain: f64,
     pub covered: f64,
+    #[serde(default)]
+    pub kept: bool,
 }
 
 /// calibration/FAMILY.json.
@@ -435,6 +437,8 @@ pub struct Calibration {
     pub prior: Option<Prior>,
     #[serde(default)]
     pub guard: Option<GuardRule>,
+    #[serde(default)]
+    pub tolerance: f64,
     pub confidence: Confidence,
     pub folds: Vec<Fold>,
     pub data_sha256: String,

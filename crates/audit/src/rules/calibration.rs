@@ -439,9 +439,17 @@ fn derived_confidence(
     let ratios: Vec<f64> = steady.iter().map(|i| rows[*i].label / held_out[*i]).collect();
     let inverse: Vec<f64> = ratios.iter().map(|r| 1.0 / r).collect();
     let share = (1.0 + level) / 2.0;
-    let quiet = picks(rows, &steady, held_out);
-    let slacks: Vec<f64> =
-        quiet.iter().map(|(pick, best)| held_out[*best] / held_out[*pick]).collect();
+    // A rule that takes everything for good isn't one.
+    if !(0.0..=0.1).contains(&calibration.tolerance) {
+        return None;
+    }
+    let slack = |(pick, best): &(usize, usize)| {
+        let good = rows[*best].label * (1.0 + calibration.tolerance);
+        let own = steady.iter().filter(|i| rows[**i].case == rows[*pick].case);
+        let least = own.filter(|i| rows[**i].label <= good).map(|i| held_out[*i]);
+        least.fold(f64::INFINITY, f64::min) / held_out[*pick]
+    };
+    let slacks: Vec<f64> = picks(rows, &steady, held_out).iter().map(slack).collect();
     // Gains of the picks over the incumbents.
     let picks = picks(rows, &known, held_out);
     let pairs = calibration.incumbents.iter().filter_map(|incumbent| {
@@ -489,7 +497,10 @@ fn guard_margin(calibration: &Calibration, pairs: &[Pair]) -> Option<f64> {
     if !(0.5..=1.0).contains(&share) || rule.gain.is_nan() || rule.gain < 0.0 {
         return None;
     }
-    let over = |p: &Pair| p.predicted / p.measured;
+    let over = |p: &Pair| match rule.kept && p.measured >= 1.0 {
+        true => 1.0,
+        false => p.predicted / p.measured,
+    };
     let promised: Vec<f64> = pairs.iter().filter(|p| p.predicted > least).map(over).collect();
     let margin = match promised.is_empty() {
         true => pairs.iter().map(over).fold(least, f64::max),

@@ -316,13 +316,24 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
         })
         .unwrap();
     // A family with a prior states the present rule.
-    let promised = gains.iter().filter(|g| g.0 > 1.01).map(|g| g.0 / g.1).collect::<Vec<f64>>();
+    let broken = |g: &(f64, f64)| if g.1 < 1.0 { g.0 / g.1 } else { 1.0 };
+    let promised = gains.iter().filter(|g| g.0 > 1.01).map(broken).collect::<Vec<f64>>();
     let margin = match (prior(family), promised.is_empty()) {
         (None, _) => older,
-        (Some(_), true) => gains.iter().map(|g| g.0 / g.1).fold(1.01, f64::max),
+        (Some(_), true) => gains.iter().map(broken).fold(1.01, f64::max),
         (Some(_), false) => quantile(promised, 0.8).max(1.01),
     };
     let ratio = |i: usize| rows[i].label / held[i];
+    // With a prior, what is within 2 % of a case's best is as good.
+    let good = if prior(family).is_some() { 1.02 } else { 1.0 };
+    let slacks: Vec<f64> = picks
+        .iter()
+        .map(|(p, b)| {
+            let own = (0..rows.len()).filter(|i| steady(*i) && rows[*i].case == rows[*p].case);
+            let own = own.filter(|i| rows[*i].label <= rows[*b].label * good);
+            own.map(|i| held[i]).fold(f64::MAX, f64::min) / held[*p]
+        })
+        .collect();
     let known = || (0..rows.len()).filter(|i| steady(*i));
     let ranges: BTreeMap<&str, [f64; 2]> = names
         .iter()
@@ -360,7 +371,7 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
             "level": 0.9,
             "low": (1.0 / rank(known().map(|i| 1.0 / ratio(i)).collect(), 0.95)).min(1.0),
             "high": rank(known().map(ratio).collect(), 0.95).max(1.0),
-            "slack": quantile(picks.iter().map(|(p, b)| held[*b] / held[*p]).collect(), 0.9),
+            "slack": quantile(slacks, 0.9),
             "margin": margin, "ranges": ranges, "rows": rows.len(), "cases": count,
             "shapes": shapes.len(),
         },
@@ -368,7 +379,8 @@ pub fn calibrate(family: &str, searches: &[&Value]) -> Value {
     });
     if let (Some((toward, strengths)), Some(strength)) = (prior(family), chosen) {
         file["prior"] = json!({"toward": toward, "strengths": strengths, "strength": strength});
-        file["guard"] = json!({"gain": 0.01, "covered": 0.8});
+        file["guard"] = json!({"gain": 0.01, "covered": 0.8, "kept": true});
+        file["tolerance"] = json!(0.02);
     }
     file
 }

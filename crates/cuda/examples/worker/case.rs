@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tilewright_cuda::codegen::grid;
 use tilewright_cuda::driver::{Context, DeviceBuffer, Function};
+use tilewright_cuda::residency::ResidencyReset;
 use tilewright_ir::entity::Id as _;
 use tilewright_ir::facts::Facts;
 use tilewright_ir::interp::{Bindings, Options as InterpOptions, run_with};
@@ -166,7 +167,7 @@ impl Case {
             }
             buffers.push(buffer);
         }
-        Ok(Problem { case: self, buffers })
+        Ok(Problem { case: self, buffers, reset: ResidencyReset::new(context)? })
     }
 }
 
@@ -174,9 +175,16 @@ impl Case {
 pub struct Problem {
     pub case: Case,
     buffers: Vec<DeviceBuffer>,
+    reset: ResidencyReset,
 }
 
 impl Problem {
+    /// Takes away what launches of any process keep in the second-level cache.
+    pub fn reset(&self, context: &Context) -> Result<(), Error> {
+        self.reset.queue()?;
+        Ok(context.synchronize()?)
+    }
+
     /// Bytes of all tensors.
     pub fn bytes(&self) -> u64 {
         let of = |t: &Tensor| elements(&self.case.program, t, self.case.rows) * t.dtype.bytes();

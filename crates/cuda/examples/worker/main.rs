@@ -9,6 +9,7 @@
 //! `{"cmd":"time","rounds":N}` times the kept kernel: medians of graph launches in microseconds;
 //! `{"cmd":"share","least":B}` tells how other processes open its tensors of at least B bytes;
 //! `{"cmd":"check","rows":R,"cols":C}` checks every row op in every dtype with many mappings;
+//! `{"cmd":"reset"}` takes away what launches of any process keep in the second-level cache;
 //! `{"cmd":"empty","groups":G}` times an empty kernel;
 //! `{"cmd":"copy","bytes":B}` times a copy of B bytes by a kernel of our own.
 
@@ -79,6 +80,10 @@ fn answer(
             Ok(json!({ "buffers": kept.problem().shared(number("least")?)? }))
         }
         Some("check") => check::check(context, number("rows")?, number("cols")?),
+        Some("reset") => {
+            kept.as_ref().ok_or("nothing is prepared")?.problem().reset(context)?;
+            Ok(json!({}))
+        }
         Some("empty") => copy::empty(context, number("groups")? as u32),
         Some("copy") => copy::copy(context, number("bytes")?),
         _ => Err("unknown command".into()),

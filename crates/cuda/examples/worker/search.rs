@@ -40,8 +40,10 @@ impl Kept {
         &self.problem
     }
 
-    /// Device times of one launch, in microseconds.
+    /// Device times of one launch, in microseconds, from a neutral cache on.
     pub fn microseconds(&self, context: &Context, rounds: usize) -> Result<Vec<f64>, Error> {
+        self.problem.reset(context)?;
+        self.graph.launch()?;
         let time = || Ok(context.time(|| self.graph.launch())? / self.launches as f64);
         (0..rounds).map(|_| time()).collect()
     }
@@ -212,6 +214,7 @@ pub fn prepare(
     for Right { us, at, loaded, .. } in best {
         let launches = ((MEASURE_US / us) as usize).clamp(3, 500);
         let graph = graph(context, &problem, &loaded.kernel, &loaded.function, launches)?;
+        problem.reset(context)?;
         graph.launch()?;
         let sample = |_| Ok(context.time(|| graph.launch())? / launches as f64);
         let us = median((0..3).map(sample).collect::<Result<Vec<f64>, Error>>()?);
@@ -247,6 +250,7 @@ fn graph(
 }
 
 fn search(context: &Arc<Context>, problem: &Problem, loaded: &Loaded) -> Result<f64, Error> {
+    problem.reset(context)?;
     let time = |launches: usize, rounds: usize| -> Result<f64, Error> {
         let graph = graph(context, problem, &loaded.kernel, &loaded.function, launches)?;
         graph.launch()?;

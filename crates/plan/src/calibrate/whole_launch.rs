@@ -16,6 +16,9 @@ use crate::policy::whole_launch::{
 /// Share of labels that an interval is to cover.
 pub const LEVEL: f64 = 0.9;
 
+/// Labels that differ by no more are as good: a shortlist need not hold the best of them.
+pub const TOLERANCE: f64 = 0.02;
+
 /// A feature: a term, at a capacity if it saturates.
 pub type Feature = (usize, Option<u32>);
 
@@ -266,9 +269,10 @@ fn confidence(
     let mut slacks: Vec<f64> = picks_by(data, &held, |r| predictions[r])
         .iter()
         .filter_map(|pick| {
-            let case = held.iter().filter(|r| data.samples()[**r].case == pick.case);
-            let best = case.min_by(|a, b| label(**a).total_cmp(&label(**b)))?;
-            Some(predictions[*best] / pick.prediction)
+            let case = || held.iter().filter(|r| data.samples()[**r].case == pick.case);
+            let good = pick.best * (1.0 + TOLERANCE);
+            let good = case().filter(|r| label(**r) <= good).map(|r| predictions[*r]);
+            Some(good.min_by(f64::total_cmp)? / pick.prediction)
         })
         .collect();
     slacks.sort_by(f64::total_cmp);

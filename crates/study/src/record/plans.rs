@@ -66,6 +66,9 @@ pub struct GuardRule {
     pub gain: f64,
     /// Share of the cases with such a gain whose over-prediction the margin covers.
     pub covered: f64,
+    /// Whether a case that did gain needs no margin; not in records of an older rule.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub kept: bool,
 }
 
 /// calibration/FAMILY.json.
@@ -89,6 +92,10 @@ pub struct CalibrationFile {
     /// How the margin was set; `None` in records of an older rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardRule>,
+    /// Share by which labels may be above the best of their case and count as good, for the slack;
+    /// `None` in records of an older rule: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<f64>,
     /// As in the profile.
     pub confidence: Value,
     /// The nested protocol.
