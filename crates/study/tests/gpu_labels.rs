@@ -60,19 +60,22 @@ fn regret(case: &Value) -> f64 {
 /// Candidates of later spaces have no labels and don't count.
 #[test]
 fn picks_lose_little_by_the_labels() {
-    let path =
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../../benches/cuda/labels/h200-hold-out.jsonl.gz");
-    let mut text = String::new();
-    GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
-    let cases: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    // As seen: 5.43 % and 3.08 %.
-    for (rows, count, limit) in [(true, 39, 0.056), (false, 14, 0.032)] {
+    // As seen: 5.68 % of rows of the present kernels, and 3.08 % of products.
+    for (name, rows, count, limit) in
+        [("h200-rows", true, 141, 0.058), ("h200-hold-out", false, 14, 0.032)]
+    {
+        let path =
+            format!("{}/../../benches/cuda/labels/{name}.jsonl.gz", env!("CARGO_MANIFEST_DIR"));
+        let mut text = String::new();
+        GzDecoder::new(std::fs::File::open(path).unwrap()).read_to_string(&mut text).unwrap();
+        let cases: Vec<Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let of = cases.iter().filter(|c| (c["op"] != "gemm") == rows);
         let regrets: Vec<f64> = of.map(regret).collect();
         let mean = regrets.iter().sum::<f64>() / regrets.len() as f64;
         let most = regrets.iter().copied().fold(0.0, f64::max);
-        println!("rows {rows}: {} cases, mean {mean:.4}, largest {most:.4}", regrets.len());
+        println!("{name}: {} cases, mean {mean:.4}, largest {most:.4}", regrets.len());
         assert_eq!(regrets.len(), count);
-        assert!(mean <= limit, "mean regret {mean}");
+        assert!(mean <= limit, "{name}: mean regret {mean}");
     }
 }
