@@ -29,8 +29,7 @@ class IpcHandle(ctypes.Structure):
 
 
 class Opened:
-    """Tensors in the memory of another process: on the same pages, which decide up to a tenth of a
-    kernel's time, but slower to reach from here (RESULTS.md)."""
+    """Tensors in the memory of another process, which are slower to reach from here."""
 
     def __init__(self, buffers, shape, dtype):
         self.driver = ctypes.CDLL("libcuda.so.1")

@@ -91,11 +91,17 @@ def compare(worker, case, ours, prepared, opened):
         calls["compile"] = lambda f=peers.compiled(): f(x)
     except Exception as error:  # a peer that fails is said, and is no peer
         print("compile failed:", str(error)[:100])
+    def reset():
+        # Nothing is there to be reset, and nothing compared, where none of ours is right.
+        answer = worker.ask(cmd="reset")
+        if "error" in answer and ours.get("best"):
+            raise RuntimeError(f"the cache can't be reset: {answer['error']}")
+
     best = None
     for block, warps, call in peers.triton():
+        reset()
         try:
-            worker.ask(cmd="reset")
-            us = time_graph(graph_of(call, 300.0), 2)
+            us = time_graph(graph_of(call, 300.0), 2, warm=1)
         except Exception as error:
             print("triton", block, warps, str(error)[:80])
             continue
@@ -110,7 +116,7 @@ def compare(worker, case, ours, prepared, opened):
         names = names[r % len(names):] + names[:r % len(names)]
         for name in names:
             # Peers and candidates mark lines to stay in the cache; none may meet those of another.
-            worker.ask(cmd="reset")
+            reset()
             if name.startswith("ours"):
                 samples[name].append(worker.ask(cmd="time", rounds=3).get("us", math.inf))
             else:

@@ -66,7 +66,16 @@ impl Queue for CudaQueue {
         let mut reset = self.reset.lock().unwrap_or_else(PoisonError::into_inner);
         let ready = match reset.as_ref() {
             Some(ready) => Ok(ready),
-            None => ResidencyReset::new(&self.context).map(|new| &*reset.insert(new)),
+            None => match ResidencyReset::new(&self.context) {
+                Ok(new) => Ok(&*reset.insert(new)),
+                // Tensors that leave so little memory displace all lines of the cache themselves.
+                Err(error) => match self.context.memory_info() {
+                    Ok((free, _)) if (free as u64) < ResidencyReset::bytes(&self.context) => {
+                        return Ok(());
+                    }
+                    _ => Err(error),
+                },
+            },
         };
         let queued = ready.and_then(ResidencyReset::queue);
         queued.map_err(|e| failed(&self.name, Stage::Launch, &e))

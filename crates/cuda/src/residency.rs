@@ -26,15 +26,20 @@ pub struct ResidencyReset {
 }
 
 impl ResidencyReset {
+    /// Bytes of device memory that a reset takes.
+    pub fn bytes(context: &Context) -> u64 {
+        (FILLS * context.facts().l2_bytes).next_multiple_of(LINE).max(LINE)
+    }
+
     /// Allocates twice the size of the second-level cache, and loads the kernel.
     ///
     /// # Errors
     /// The driver's words.
     pub fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
-        let lines = (FILLS * context.facts().l2_bytes).div_ceil(LINE).max(1);
-        let scratch = context.alloc((lines * LINE) as usize)?;
+        let bytes = Self::bytes(context);
+        let scratch = context.alloc(bytes as usize)?;
         scratch.fill(0)?;
-        Ok(ResidencyReset { scratch, lines, kernel: context.load(&kernel())? })
+        Ok(ResidencyReset { scratch, lines: bytes / LINE, kernel: context.load(&kernel())? })
     }
 
     /// Queues a reset; what is queued later finds no line that is marked.

@@ -2,10 +2,15 @@
 
 mod common;
 
+#[path = "resources/assembled.rs"]
+#[allow(dead_code)]
+mod assembled;
+
 use tilewright_cuda::{PtxTarget, emit, emit_for};
 use tilewright_ir::ops::catalog::{OpRequest, build};
 use tilewright_ir::{DType, analysis};
 use tilewright_kernel::lower::{Join, Options, lower};
+use tilewright_plan::Target;
 use tilewright_plan::mapping::{Mapping, Residency, RowMapping};
 
 /// The first arrival at the cluster's barrier publishes nothing. The others publish what every
@@ -276,4 +281,53 @@ fn vectors_of_a_last_chunk_are_whole_where_the_columns_are_a_multiple() {
     let count = |what: &str| text[0].matches(what).count();
     assert_eq!([count("ld.global"), count("ld.global.nc.v2.f32")], [10, 10]);
     assert_eq!([count("st.global"), count("st.global.v2.f32")], [10, 10]);
+}
+
+/// The loads of a row are on their way before the first of them is waited for, those of a guarded last
+/// chunk too: one that waits takes 0.3 us of rows that take 2.
+#[test]
+fn loads_of_ragged_rows_are_issued_together() {
+    let mut kernels = Vec::new();
+    let mut names = Vec::new();
+    for op in ["softmax", "rmsnorm", "layernorm"] {
+        for (columns, subgroups) in
+            [(2816, 4), (2816, 6), (2816, 8), (1916, 2), (1916, 6), (2400, 2), (2400, 8), (900, 2)]
+        {
+            let mut program = build(op, &OpRequest::shaped(DType::F32, &[64, columns])).unwrap();
+            program.tensors.iter_mut().for_each(|(_, tensor)| tensor.align = 16);
+            let facts = analysis::facts(&program);
+            let mapping =
+                RowMapping { subgroups, vector: 4, cache: true, fuse: true, ..RowMapping::ONE };
+            let options = Options::for_target(&Target::nvidia_h200());
+            let lowered = lower(&program, &facts, &Mapping::Rows(mapping), &options).unwrap();
+            kernels.push(emit_for(&lowered.launches[0], PtxTarget::DEPENDENT_LAUNCHES).unwrap());
+            names.push(format!("{op} of {columns} columns by {subgroups} subgroups"));
+        }
+    }
+    let Some(all) = assembled::assemble(&kernels, "sm_90") else { return };
+    assert_eq!(all.len(), names.len());
+    for (number, (_, sass)) in all {
+        assert!(sass.loads_128 > 1, "{}", names[number]);
+        assert_eq!(sass.late, 0, "{}", names[number]);
+    }
+}
+
+/// Where a lane stands against a limit of at most 2^30 is known in 32 bits, and a chunk that holds
+/// whole vectors has one test for all elements of a lane.
+#[test]
+fn guards_of_whole_vectors_are_one_narrow_test() {
+    let mapping =
+        RowMapping { subgroups: 4, vector: 4, cache: true, fuse: true, ..RowMapping::ONE };
+    let tests = |columns: u64| {
+        let request = OpRequest::shaped(DType::F32, &[64, columns]);
+        let text = aligned_texts("softmax", &request, mapping, 16).remove(0);
+        let count = |what: &str| text.matches(what).count();
+        (count("setp.lt.s32"), count("setp.lt.s64"))
+    };
+    let (whole, wide) = tests(2816);
+    // One of the load, and one each of the two folds.
+    assert!((1..=4).contains(&whole) && wide == 0, "{whole} tests, {wide} of 64 bits");
+    // 2814 = 5·512 + 254, and 254 isn't a multiple of 4: an element each.
+    let (each, wide) = tests(2814);
+    assert!(each >= 8 && wide == 0, "{each} tests, {wide} of 64 bits");
 }

@@ -1,6 +1,7 @@
 //! A row problem on a device: its data between guard zones, what its outputs should be, and the
 //! check of a launch.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -167,7 +168,7 @@ impl Case {
             }
             buffers.push(buffer);
         }
-        Ok(Problem { case: self, buffers, reset: ResidencyReset::new(context)? })
+        Ok(Problem { case: self, buffers, reset: OnceCell::new() })
     }
 }
 
@@ -175,13 +176,21 @@ impl Case {
 pub struct Problem {
     pub case: Case,
     buffers: Vec<DeviceBuffer>,
-    reset: ResidencyReset,
+    /// Made when it is first asked for.
+    reset: OnceCell<ResidencyReset>,
 }
 
 impl Problem {
     /// Takes away what launches of any process keep in the second-level cache.
-    pub fn reset(&self, context: &Context) -> Result<(), Error> {
-        self.reset.queue()?;
+    pub fn reset(&self, context: &Arc<Context>) -> Result<(), Error> {
+        let reset = match self.reset.get() {
+            Some(reset) => reset,
+            None => {
+                let new = ResidencyReset::new(context)?;
+                self.reset.get_or_init(|| new)
+            }
+        };
+        reset.queue()?;
         Ok(context.synchronize()?)
     }
 

@@ -41,7 +41,7 @@ impl Kept {
     }
 
     /// Device times of one launch, in microseconds, from a neutral cache on.
-    pub fn microseconds(&self, context: &Context, rounds: usize) -> Result<Vec<f64>, Error> {
+    pub fn microseconds(&self, context: &Arc<Context>, rounds: usize) -> Result<Vec<f64>, Error> {
         self.problem.reset(context)?;
         self.graph.launch()?;
         let time = || Ok(context.time(|| self.graph.launch())? / self.launches as f64);

@@ -6,7 +6,7 @@ use tilewright_kernel::kernel::{Elem, Scope, ValueId};
 
 use super::CodegenError;
 use super::async_copy::gcd;
-use super::emitter::{Class, Emitter, Operand, Reg, Val};
+use super::emitter::{Class, Emitter, Operand, Reg, SMALL, Val};
 
 /// The PTX type of a scalar parameter.
 pub(super) fn param_type(dtype: DType) -> &'static str {
@@ -85,8 +85,17 @@ impl Emitter<'_> {
                 }
             }
             (_, [a, b]) if op.is_comparison() => {
-                let (a, b) = (self.operand(*a)?, self.operand(*b)?);
-                self.compare(op, elem, a, b)?
+                let both = (self.val(*a)?, self.val(*b)?);
+                match both {
+                    (a, b) if elem == Elem::Index && self.are_small([a, b]) => {
+                        let (a, b) = (self.narrow(a)?, self.narrow(b)?);
+                        self.compare(op, Elem::Data(DType::I32), a, b)?
+                    }
+                    _ => {
+                        let (a, b) = (self.operand(*a)?, self.operand(*b)?);
+                        self.compare(op, elem, a, b)?
+                    }
+                }
             }
             (_, [a, b]) => {
                 let shared = self.kernel.values[*b].scope >= Scope::Subgroup;
@@ -97,6 +106,7 @@ impl Emitter<'_> {
                 let out = self.binary(op, elem, a, b)?;
                 if elem == Elem::Index && matches!(op, MapOp::Sub | MapOp::Min | MapOp::Max) {
                     self.multiples.insert(out, gcd(self.multiple(a), self.multiple(b)));
+                    self.note_magnitude(out, [a, b]);
                 }
                 out
             }
@@ -170,6 +180,7 @@ impl Emitter<'_> {
                         self.reuse.sums.insert(key, reg);
                         let both = [x, y].map(|r| self.multiple(Val::Reg(r)));
                         self.multiples.insert(reg, gcd(both[0], both[1]));
+                        self.note_magnitude(reg, [x, y].map(Val::Reg));
                         reg
                     }
                 };
@@ -205,7 +216,67 @@ impl Emitter<'_> {
         // Products that leave 64 bits keep the powers of two of both factors, and no more.
         let multiple = self.multiple(Val::Reg(reg)).checked_mul(n.unsigned_abs());
         self.multiples.insert(out, multiple.unwrap_or(1));
+        let most = self.magnitude(Val::Reg(reg)).and_then(|m| m.checked_mul(n.unsigned_abs()));
+        if let Some(most) = most.filter(|m| *m < SMALL) {
+            self.magnitudes.insert(out, most);
+        }
         out
+    }
+
+    /// The largest magnitude that an index surely keeps to, where that is less than [`SMALL`].
+    pub(super) fn magnitude(&self, val: Val) -> Option<u64> {
+        let of = |reg: &Reg| self.magnitudes.get(reg).copied();
+        let most = match val {
+            Val::Int(n) => Some(n.unsigned_abs()),
+            Val::Reg(reg) => of(&reg),
+            Val::Sum(reg, n) => of(&reg).and_then(|m| m.checked_add(n.unsigned_abs())),
+            Val::Float(..) => None,
+        };
+        most.filter(|m| *m < SMALL)
+    }
+
+    fn are_small(&self, vals: [Val; 2]) -> bool {
+        vals.iter().all(|val| self.magnitude(*val).is_some())
+    }
+
+    /// A sum, a difference, or one of two indices is no larger than both together.
+    fn note_magnitude(&mut self, out: Reg, parts: [Val; 2]) {
+        let most = parts.iter().try_fold(0, |sum, val| Some(sum + self.magnitude(*val)?));
+        if let Some(most) = most.filter(|m| *m < SMALL) {
+            self.magnitudes.insert(out, most);
+        }
+    }
+
+    /// An index of a small magnitude as a 32-bit operand.
+    fn narrow(&mut self, val: Val) -> Result<Operand, CodegenError> {
+        Ok(match val {
+            Val::Int(n) => Operand::Int(n),
+            Val::Reg(reg) => Operand::Reg(self.clamped(reg)),
+            Val::Sum(reg, n) => {
+                let (low, sum) = (self.clamped(reg), self.reg(Class::B32));
+                self.inst(format_args!("add.s32 {sum}, {low}, {n}"));
+                Operand::Reg(sum)
+            }
+            Val::Float(..) => return Err(self.unsupported("a float index")),
+        })
+    }
+
+    /// A 64-bit register, clamped to ±[`SMALL`], as a 32-bit one.
+    pub(super) fn clamped(&mut self, reg: Reg) -> Reg {
+        if let Some(narrow) = self.reuse.narrow.get(&reg) {
+            return *narrow;
+        }
+        let mut wide = reg;
+        if self.magnitude(Val::Reg(reg)).is_none() {
+            let (low, high) = (self.reg(Class::B64), self.reg(Class::B64));
+            self.inst(format_args!("min.s64 {low}, {reg}, {SMALL}"));
+            self.inst(format_args!("max.s64 {high}, {low}, -{SMALL}"));
+            wide = high;
+        }
+        let narrow = self.reg(Class::B32);
+        self.inst(format_args!("cvt.u32.u64 {narrow}, {wide}"));
+        self.reuse.narrow.insert(reg, narrow);
+        narrow
     }
 
     /// A number that an index is surely a multiple of; 0 of zero, of which every number is a

@@ -231,14 +231,18 @@ pub(super) struct Reuse {
     pub(super) addresses: Map<(Memory, Option<Reg>, i64, Option<Reg>), Reg>,
     /// Policies of accesses through an address register whose priority depends on the address.
     pub(super) policies: Map<Reg, Reg>,
-    /// Guard limits as 32-bit registers.
-    pub(super) limits: Map<Reg, Reg>,
+    /// 64-bit registers, clamped to ±[`SMALL`], as 32-bit registers.
+    pub(super) narrow: Map<Reg, Reg>,
     /// Guard predicates: element offset of the lane's first element, register, number.
     pub(super) predicates: Map<(u32, u32, Option<Reg>, i64), Reg>,
     /// Reciprocals of divisors: 1/m and the power of two that completes it.
     pub(super) reciprocals: Map<Reg, (Reg, Reg)>,
 }
 
+/// No cluster has more groups.
+const LARGEST_CLUSTER: u64 = 16;
+/// Indices of a smaller magnitude are compared as 32-bit numbers.
+pub(super) const SMALL: u64 = 1 << 30;
 /// Bytes of the text of an instruction with three operands; most values are of one.
 const LINE: usize = 48;
 /// Bytes that a module has beside its instructions, and more.
@@ -297,6 +301,8 @@ pub struct Emitter<'a> {
     pub(super) naturals: Set<Reg>,
     /// What 64-bit registers are surely multiples of, where that is more than 1; 0 of a zero.
     pub(super) multiples: Map<Reg, u64>,
+    /// The largest magnitude of 64-bit registers, where it is known and less than [`SMALL`].
+    pub(super) magnitudes: Map<Reg, u64>,
 }
 
 impl<'a> Emitter<'a> {
@@ -328,6 +334,7 @@ impl<'a> Emitter<'a> {
             coarse: writes_only(kernel, DType::BF16),
             naturals: Set::default(),
             multiples: Map::default(),
+            magnitudes: Map::default(),
         }
     }
 
@@ -487,6 +494,8 @@ impl<'a> Emitter<'a> {
         self.inst(format_args!("cvt.u64.u32 {warp64}, {warp}"));
         self.subgroup = Some(warp64);
         self.naturals.extend([lane64, warp64]);
+        self.reuse.narrow.extend([(lane64, lane), (warp64, warp)]);
+        self.magnitudes.extend([(lane64, 31), (warp64, u64::from(self.kernel.subgroups))]);
         if self.kernel.shared_bytes() > 0 {
             let base = self.reg(Class::B64);
             self.inst(format_args!("mov.u64 {base}, shared_memory"));
@@ -559,6 +568,7 @@ impl<'a> Emitter<'a> {
                 self.inst(format_args!("mov.u32 {rank}, %cluster_ctarank"));
                 self.inst(format_args!("cvt.u64.u32 {wide}, {rank}"));
                 self.naturals.insert(wide);
+                self.magnitudes.insert(wide, LARGEST_CLUSTER);
                 self.define(result, Val::Reg(wide));
                 Ok(())
             }

@@ -8,7 +8,7 @@ use tilewright_kernel::kernel::{
 };
 
 use super::CodegenError;
-use super::emitter::{Class, Emitter, If, List, Reg, Val};
+use super::emitter::{Class, Emitter, If, List, Reg, SMALL, Val};
 
 /// A lane's address and what surrounds the access.
 struct Address {
@@ -301,7 +301,9 @@ impl Emitter<'_> {
     fn below(&mut self, width: u32, v: u32, limit: Val) -> Result<Reg, CodegenError> {
         let (reg, n) = match limit {
             Val::Reg(reg) => (Some(reg), 0),
-            Val::Sum(reg, n) => (Some(reg), n),
+            Val::Sum(reg, n) if n.unsigned_abs() < SMALL / 2 => (Some(reg), n),
+            // A clamped register and so large a number would tell nothing of their sum.
+            Val::Sum(..) => (Some(self.in_reg(limit, Class::B64)), 0),
             Val::Int(n) => (None, n),
             Val::Float(..) => return Err(self.unsupported("a float limit")),
         };
@@ -321,27 +323,15 @@ impl Emitter<'_> {
         let p = self.reg(Class::Pred);
         match reg {
             None => {
-                let n = n.clamp(-(1 << 30), 1 << 30);
+                let n = n.clamp(-(SMALL as i64), SMALL as i64);
                 self.inst(format_args!("setp.lt.s32 {p}, {position}, {n}"));
             }
             Some(reg) => {
-                let narrow = match self.reuse.limits.get(&reg) {
-                    Some(narrow) if n.abs() < 1 << 30 => *narrow,
-                    _ => {
-                        let (low, high, narrow) =
-                            (self.reg(Class::B64), self.reg(Class::B64), self.reg(Class::B32));
-                        self.inst(format_args!("min.s64 {low}, {reg}, {}", 1 << 30));
-                        self.inst(format_args!("max.s64 {high}, {low}, {}", -(1 << 30)));
-                        self.inst(format_args!("cvt.u32.u64 {narrow}, {high}"));
-                        self.reuse.limits.insert(reg, narrow);
-                        narrow
-                    }
-                };
+                let narrow = self.clamped(reg);
                 let sum = if n == 0 {
                     narrow
                 } else {
                     let sum = self.reg(Class::B32);
-                    let n = n.clamp(-(1 << 30), 1 << 30);
                     self.inst(format_args!("add.s32 {sum}, {narrow}, {n}"));
                     sum
                 };

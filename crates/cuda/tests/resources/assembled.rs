@@ -1,6 +1,6 @@
 //! Many kernels in few runs of the assembler and the disassembler.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tilewright_cuda::{Ptx, PtxTarget};
@@ -28,6 +28,41 @@ pub struct Sass {
     pub waits: u32,
     /// Accesses of global memory before the first of them.
     pub early: u32,
+    /// Loads of global memory behind the first use of what another brought, ahead of the first
+    /// exchange between lanes or subgroups.
+    pub late: u32,
+}
+
+/// The loads of a kernel ahead of its first exchange.
+#[derive(Default)]
+struct Loads {
+    /// Registers that loads write.
+    loaded: BTreeSet<u32>,
+    used: bool,
+    over: bool,
+    late: u32,
+}
+
+impl Loads {
+    fn instruction(&mut self, word: &str, operands: &str) {
+        let name = word.split('.').next().unwrap_or("");
+        self.over |= matches!(name, "SHFL" | "BAR" | "STG");
+        if self.over {
+            return;
+        }
+        let registers = |text: &str| -> Vec<u32> {
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+            words.filter_map(|w| w.strip_prefix('R')?.parse().ok()).collect()
+        };
+        let (to, from) = operands.split_once(',').unwrap_or((operands, ""));
+        self.used |= registers(from).iter().any(|r| self.loaded.contains(r));
+        if name == "LDG" {
+            self.late += u32::from(self.used);
+            let words = [(".128", 4), (".64", 2)];
+            let wide = words.iter().find(|(mark, _)| word.contains(mark)).map_or(1, |(_, n)| *n);
+            self.loaded.extend(registers(to).iter().flat_map(|r| *r..r + wide));
+        }
+    }
 }
 
 /// A tool of NVIDIA's: from its variable, beside `ptxas`, or from the search path.
@@ -147,19 +182,22 @@ fn uses(log: &str) -> BTreeMap<String, Used> {
 fn instructions(code: &str) -> BTreeMap<String, Sass> {
     let mut all: BTreeMap<String, Sass> = BTreeMap::new();
     let mut current = String::new();
+    let mut loads = Loads::default();
     for line in code.lines() {
         if let Some(rest) = line.trim_start().strip_prefix(".text.") {
             current = rest.trim_end_matches(':').to_string();
+            loads = Loads::default();
             continue;
         }
-        let Some(word) = line
-            .split("*/")
-            .nth(1)
-            .and_then(|text| text.split_whitespace().find(|word| !word.starts_with('@')))
-        else {
-            continue;
+        let text = line.split("*/").nth(1).unwrap_or("").trim_start();
+        let text = match text.split_once(' ') {
+            Some((guard, rest)) if guard.starts_with('@') => rest.trim_start(),
+            _ => text,
         };
+        let Some(word) = text.split_whitespace().next() else { continue };
         let entry = all.entry(current.clone()).or_default();
+        loads.instruction(word, &text[word.len()..]);
+        entry.late = loads.late;
         let name = word.split('.').next().unwrap_or("");
         let wide = u32::from(word.contains(".128"));
         if matches!(name, "LDG" | "STG" | "LDGSTS" | "LD" | "ST" | "ATOMG" | "RED") {

@@ -36,6 +36,8 @@ pub(super) struct Frame {
     pub vector: u32,
     /// Lane `l`, vector element `v` is inside the tile iff `l·V + v` is below this.
     pub limit: Option<ValueId>,
+    /// The limit is a multiple of V: of a lane's elements all are inside or none is.
+    pub together: bool,
     /// Lanes inside the tile, for [`Pos::PerLane`] positions.
     pub mask: Option<ValueId>,
     /// First slot of the lane's elements in stripes.
@@ -59,6 +61,7 @@ impl Frame {
             axes,
             vector,
             limit: None,
+            together: false,
             mask: None,
             slot: None,
             inside: false,

@@ -15,14 +15,29 @@ const ADDRESSES: u64 = 24;
 /// Most groups that a core holds.
 const GROUPS: u64 = 32;
 /// Time of memory traffic with hints to the second-level cache over that without, as seen on an H200
-/// with blocks of one row (benches/cuda/RESULTS.md): where it is told to keep inputs, where to keep a
-/// part of them (inputs and outputs of 1.07 times its size), and where everything is streamed, which is
-/// faster in short runs and slower in long ones.
+/// with blocks of one row (benches/cuda/RESULTS.md): where it is told to keep inputs, and where everything
+/// is streamed, which is faster in short runs and slower in long ones.
 const KEEP: f64 = 0.97;
-const PART: f64 = 0.86;
 const STREAM: f64 = 1.02;
+/// What is saved where it is told to keep a part of the inputs, for inputs and outputs of 1.07 times its
+/// size, that size, and the power of the size by which less is saved: a twentieth at 2.13 times.
+const PART: [f64; 3] = [0.14, 1.07, 1.5];
 /// Cycles from an addition to the use of its sum.
 const ADD: f64 = 4.0;
+
+/// Time of the memory traffic of a program with hints over that without.
+fn share(problem: &RowProblem, gpu: &GpuFacts, residency: Residency) -> f64 {
+    match residency {
+        Residency::Normal => 1.0,
+        Residency::Keep => KEEP,
+        Residency::Stream => STREAM,
+        Residency::Part => {
+            let cache = gpu.l2_bytes.unwrap_or(0).max(1) as f64;
+            let size = (distinct_bytes(problem) / cache).max(PART[1]);
+            1.0 - PART[0] * libm::pow(PART[1] / size, PART[2])
+        }
+    }
+}
 
 /// Registers of a thread at a row length, from above: stripes that are alive at the same time, two
 /// chunks of values, addresses.
@@ -176,12 +191,7 @@ impl GpuRowCounts {
             waves: (groups / (cores * resident)).ceil().max(1.0),
             groups_per_core: (groups / cores).ceil(),
             folds: problem.reductions.len() as f64,
-            share: match mapping.residency {
-                Residency::Normal => 1.0,
-                Residency::Keep => KEEP,
-                Residency::Part => PART,
-                Residency::Stream => STREAM,
-            },
+            share: share(problem, gpu, mapping.residency),
             ragged: !problem.columns.is_multiple_of(mapping.workers() * u64::from(mapping.vector)),
             ..Self::default()
         };

@@ -39,8 +39,9 @@ const BATCHES: [u32; 2] = [1, 2];
 const NEAR: f64 = 0.6;
 const MOST: u64 = 32;
 /// Most bytes of inputs and outputs, in sizes of the second-level cache, for which it is told to keep a
-/// part of the inputs: at 1.07 that took 11 to 20 % less time than keeping all, at 2.13 as long.
-const PARTED: f64 = 2.0;
+/// part of the inputs: at 1.07 that took 11 to 20 % less time than keeping all, at 2.13 1.5 to 3 %
+/// less, at 4.27 as long or up to 1 % more.
+const PARTED: f64 = 3.0;
 /// Bytes of the widest access.
 const WIDEST: u64 = 16;
 
@@ -59,10 +60,10 @@ const WIDEST: u64 = 16;
 ///   for workers of at most 32 elements.
 /// - Rows from 16384 columns on of 16-bit elements, and longer than 65536 of others, are staged in
 ///   shared memory too, one or two at once: in registers, few groups fit a core at the same time. In
-///   clusters, every subgroup exchanges its partial results itself, or a leader does: the same
-///   price, so that the first stays ahead until it is measured otherwise.
+///   clusters, every subgroup exchanges its partial results itself, or a leader does, which is
+///   priced lower.
 /// - The second-level cache is told to keep inputs where it can't hold all inputs and outputs, for
-///   the widest vectors and rows in registers; where they are at most twice as large as it, also to
+///   the widest vectors and rows in registers; where they are at most three times as large, also to
 ///   keep a part of the inputs (benches/cuda/RESULTS.md).
 /// - Where a core can take twice its groups of a launch at once, one set of accumulators comes with and
 ///   without that number, of rows in registers, of tensors that the second-level cache holds.

@@ -64,7 +64,8 @@ pub struct Prior {
 pub struct GuardRule {
     /// The least predicted gain that counts as one.
     pub gain: f64,
-    /// Share of the cases with such a gain whose over-prediction the margin covers.
+    /// Share of the cases with such a gain that the margin covers: where `kept` isn't set, their
+    /// over-predictions, else those of cases that lost.
     pub covered: f64,
     /// Whether a case that did gain needs no margin; not in records of an older rule.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

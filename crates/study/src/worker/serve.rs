@@ -239,7 +239,7 @@ impl Open {
         }
         // What was timed before must not decide what the cache holds now.
         if let Some(queue) = bound.first().and_then(|launch| launch.queue()) {
-            queue.reset_residency().map_err(|e| e.to_string())?;
+            queue.reset_residency().and_then(|()| queue.wait()).map_err(|e| e.to_string())?;
         }
         measure(&compiled.kernel_sha256, &mut Launches::new(bound)?)
     }

@@ -386,6 +386,7 @@ impl Rows<'_> {
         frame.axes.extend(self.axis.map(|axis| (axis, Pos::Lanes(begin))));
         frame.slot = Some(b.mul_int(chunk, vector));
         frame.limit = left.map(|left| b.sub(left, skipped));
+        frame.together = left.and_then(|left| b.known(left)).is_some_and(|n| n % vector == 0);
         frame
     }
 

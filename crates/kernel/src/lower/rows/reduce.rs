@@ -78,32 +78,66 @@ impl Rows<'_> {
         partial: ValueId,
     ) -> Result<ValueId, LowerError> {
         let terms = self.terms(reduction, frame)?;
-        if let (None, Terms::Values(values), true) = (frame.limit, &terms, frame.vector > 1) {
-            // A whole pack folds on its own first, so that the chain of chunks stays short.
-            let pack = (0..frame.vector)
-                .map(|v| self.cx.convert(at(values, v), reduction.dtype))
-                .collect();
-            let pack = self.tree(reduction, pack);
-            return Ok(self.cx.combine(reduction.op, partial, pack));
+        let Some(limit) = frame.limit else {
+            return Ok(self.fold_pack(reduction, frame.vector, &terms, partial));
+        };
+        if frame.together {
+            let next = self.fold_pack(reduction, frame.vector, &terms, partial);
+            return Ok(self.if_below(frame.vector, (0, limit), next, partial));
         }
         let mut partial = partial;
         for v in 0..frame.vector {
-            let next = match &terms {
-                Terms::Products(a, b) => self.cx.b.fma(at(a, v), at(b, v), partial),
-                Terms::Values(values) => {
-                    let value = self.cx.convert(at(values, v), reduction.dtype);
-                    self.cx.combine(reduction.op, partial, value)
-                }
-            };
-            partial = match frame.limit {
-                None => next,
-                Some(limit) => {
-                    let inside = self.cx.below(frame.vector, v, limit);
-                    self.cx.b.map(ir::MapOp::Select, &[inside, next, partial])
-                }
-            };
+            let next = self.fold_element(reduction, v, &terms, partial);
+            partial = self.if_below(frame.vector, (v, limit), next, partial);
         }
         Ok(partial)
+    }
+
+    /// Folds all elements that a lane has of a chunk into its accumulator.
+    fn fold_pack(
+        &mut self,
+        reduction: &Reduction,
+        vector: u32,
+        terms: &Terms,
+        partial: ValueId,
+    ) -> ValueId {
+        if let (Terms::Values(values), true) = (terms, vector > 1) {
+            // A whole pack folds on its own first, so that the chain of chunks stays short.
+            let pack =
+                (0..vector).map(|v| self.cx.convert(at(values, v), reduction.dtype)).collect();
+            let pack = self.tree(reduction, pack);
+            return self.cx.combine(reduction.op, partial, pack);
+        }
+        (0..vector).fold(partial, |partial, v| self.fold_element(reduction, v, terms, partial))
+    }
+
+    /// Folds element `v` of a lane's vector into its accumulator.
+    fn fold_element(
+        &mut self,
+        reduction: &Reduction,
+        v: u32,
+        terms: &Terms,
+        partial: ValueId,
+    ) -> ValueId {
+        match terms {
+            Terms::Products(a, b) => self.cx.b.fma(at(a, v), at(b, v), partial),
+            Terms::Values(values) => {
+                let value = self.cx.convert(at(values, v), reduction.dtype);
+                self.cx.combine(reduction.op, partial, value)
+            }
+        }
+    }
+
+    /// `next` where the lane's element `v` is below a limit, else `partial`.
+    fn if_below(
+        &mut self,
+        vector: u32,
+        (v, limit): (u32, ValueId),
+        next: ValueId,
+        partial: ValueId,
+    ) -> ValueId {
+        let inside = self.cx.below(vector, v, limit);
+        self.cx.b.map(ir::MapOp::Select, &[inside, next, partial])
     }
 
     /// What a chunk adds to a reduction. A sum in any order of products that nothing else needs

@@ -368,11 +368,12 @@ pub struct Confidence {
     pub low: f64,
     /// See `low`.
     pub high: f64,
-    /// Candidates predicted at most `slack` times the best prediction are worth measuring:
-    /// the `level` quantile of prediction(best)/prediction(pick) over held-out training cases.
+    /// Candidates predicted at most `slack` times the best prediction are worth measuring: the
+    /// `level` quantile, over training cases predicted by fits that hadn't seen their shape, of the
+    /// least prediction among the candidates within 2 % of the best label, over that of the pick.
     pub slack: f64,
-    /// A challenger replaces an incumbent only if its predicted gain exceeds this: the smallest
-    /// margin at which nearly none of the held-out training cases that it accepts lost.
+    /// A challenger replaces an incumbent only if its predicted gain exceeds this: see
+    /// [`covering_margin`](crate::calibrate::guard::covering_margin).
     pub margin: f64,
     /// Smallest and largest value of every input among the training rows.
     pub ranges: Vec<[f64; 2]>,
