@@ -322,7 +322,8 @@ pub fn plan(
         }
         Family::Other(reason) => return Err(PlanError::Family(reason.clone())),
     };
-    Ok(rank(&context, key(request, target, policy), explained))
+    let target_hash = target.hash();
+    Ok(rank(&context, [target_hash, key(request, target_hash, policy)], explained))
 }
 
 /// Plans a matrix product whose numbers are at hand.
@@ -340,11 +341,13 @@ pub fn plan_matrix(
     let explained = context.explain(Problem::Matrix(problem), candidates);
     let mut c = Canonical::new("matrix problem");
     c.text("problem", &format!("{problem:?}"));
-    Ok(rank(&context, combine(c, target, policy, options), explained))
+    let target_hash = target.hash();
+    Ok(rank(&context, [target_hash, combine(c, target_hash, policy, options)], explained))
 }
 
 /// Sorts legal candidates by kernel score; a stable sort keeps the order of the space on ties.
-fn rank(context: &Context<'_>, key: Hash256, explained: Explained) -> Ranking {
+/// The ranking, with the hash of the target and the key.
+fn rank(context: &Context<'_>, [target_hash, key]: [Hash256; 2], explained: Explained) -> Ranking {
     let Context { target, policy, .. } = *context;
     let Explained { candidates, advice } = explained;
     let mut scored: Vec<(usize, f64)> = candidates
@@ -356,7 +359,7 @@ fn rank(context: &Context<'_>, key: Hash256, explained: Explained) -> Ranking {
     scored.sort_by(|a, b| a.1.total_cmp(&b.1));
     Ranking {
         target: target.name.clone(),
-        target_hash: target.hash(),
+        target_hash,
         policy: policy.name().to_string(),
         unit: policy.unit(),
         key,
@@ -412,7 +415,12 @@ impl Context<'_> {
                 space::cpu_rows::candidates(problem, cpu, options, self.threads)?
             }
         };
-        unscored.into_iter().map(|u| self.score(Problem::Rows(problem), u)).collect()
+        // A list of results that is collected grows step by step, and candidates are large.
+        let mut out = Vec::with_capacity(unscored.len());
+        for one in unscored {
+            out.push(self.score(Problem::Rows(problem), one)?);
+        }
+        Ok(out)
     }
 
     fn matrix(
@@ -514,14 +522,14 @@ fn better(candidate: &Candidate, best: &Candidate) -> bool {
     }
 }
 
-fn key(request: &Request<'_>, target: &Target, policy: &dyn Policy) -> Hash256 {
+fn key(request: &Request<'_>, target_hash: Hash256, policy: &dyn Policy) -> Hash256 {
     let mut c = Canonical::new("plan");
     c.text("program", &tilewright_ir::text::print(request.program));
     facts_text(&mut c, request.facts);
     for (dim, size) in &request.sizes {
         c.integer(&format!("size {dim}"), *size);
     }
-    combine(c, target, policy, &request.options)
+    combine(c, target_hash, policy, &request.options)
 }
 
 fn facts_text(c: &mut Canonical, facts: &Facts) {
@@ -530,11 +538,11 @@ fn facts_text(c: &mut Canonical, facts: &Facts) {
 
 fn combine(
     mut c: Canonical,
-    target: &Target,
+    target_hash: Hash256,
     policy: &dyn Policy,
     options: &SpaceOptions,
 ) -> Hash256 {
-    c.text("target", &target.hash().to_string())
+    c.text("target", &target_hash.to_string())
         .text("policy", policy.name())
         .text("unit", policy.unit().name())
         .text("parameters", &policy.parameters())

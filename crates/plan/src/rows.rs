@@ -101,9 +101,9 @@ impl RowCounts {
     /// Counts a mapping of a problem.
     pub fn new(problem: &RowProblem, mapping: &RowMapping) -> Self {
         let all = problem.variant(mapping.cache);
-        let apart = all.without_stripes();
         // A launch finds nothing of the one before but partial results.
-        let variant = if mapping.split > 1 { &apart } else { all };
+        let apart = (mapping.split > 1).then(|| all.without_stripes());
+        let variant = apart.as_ref().unwrap_or(all);
         let workers = mapping.workers();
         let slots_of = |columns| slots(columns, workers, mapping.vector.into());
         let slots = slots_of(problem.columns);

@@ -174,8 +174,8 @@ impl GpuRowCounts {
         counts: &RowCounts,
     ) -> Self {
         let all = problem.variant(mapping.cache);
-        let apart = all.without_stripes();
-        let variant = if mapping.split > 1 { &apart } else { all };
+        let apart = (mapping.split > 1).then(|| all.without_stripes());
+        let variant = apart.as_ref().unwrap_or(all);
         let cores = f64::from(gpu.cores.max(1));
         let (rows, columns) = (problem.programs as f64, problem.columns as f64);
         let vector = f64::from(mapping.vector.max(1));

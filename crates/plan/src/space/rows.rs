@@ -43,7 +43,9 @@ pub fn candidates(
         return Err(PlanError::illegal(Rule::PackRange, format!("P = {p}")));
     }
 
-    let mut out = Vec::new();
+    // Most widths have eight choices or fewer; candidates are large, so their list shouldn't grow often.
+    let choices = caches.len() * vectors.len() * unrolls.len() * packs.len() * 8;
+    let mut out = Vec::with_capacity(choices.min(options.max_candidates));
     for &cache in caches {
         for &vector in &vectors {
             for &unroll in &unrolls {
